@@ -1,0 +1,75 @@
+# k3lab. `make report` installs the base package only; every other target installs all that the tests need.
+#   make report | test | lab | notebooks | full | fmt | clean
+#   VENV=DIR       another virtual environment          PYTHON=python3.12   the Python that makes it (3.11 or newer)
+#   PYTEST_ARGS=   '-n 2' by default, e.g. '-n 0 -k mix' JOBS=4              test processes
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?= -n $(JOBS)
+NBMAKE_ARGS ?= -n $(JOBS)
+REPORT_ARGS ?= all --out reports --open
+PIP_ARGS ?= -qq --progress-bar off --disable-pip-version-check
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt
+BASE := $(VENV)/.k3lab-base
+ALL := $(VENV)/.k3lab-all
+FULL_LOG := data/results/pytest-full.txt
+
+.PHONY: help report test check lab notebooks full fmt clean
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Order-only on the interpreter: it is a link, and its age says nothing.
+$(BASE): pyproject.toml constraints.txt k3lab/__init__.py | $(BIN)/python
+	@echo "Installing k3lab into $(VENV) (the first time: a minute or more) ..."
+	@$(PIP) -e .
+	@touch $@
+
+$(ALL): pyproject.toml constraints.txt k3lab/__init__.py | $(BIN)/python
+	@echo "Installing k3lab and its test, notebook and developer tools into $(VENV) (the first time: a minute or more) ..."
+	@$(PIP) -e ".[test,notebooks,dev]"
+	@touch $(BASE) $@
+
+report: $(BASE)
+	$(BIN)/k3lab report $(REPORT_ARGS)
+
+check: $(ALL)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lab: $(ALL)
+	$(BIN)/jupyter lab notebooks
+
+# Two notebooks at a time, so one thread each; a cell may take five minutes.
+notebooks: $(ALL)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 $(NBMAKE_ARGS) notebooks
+
+# Everything, slow tests too; the log is kept, with the checkout's path written as '.'.
+full: check
+	@mkdir -p $(dir $(FULL_LOG))
+	$(BIN)/python -m pytest --slow --durations=20 $(PYTEST_ARGS) 2>&1 | sed -u 's#$(CURDIR)#.#g' | tee $(FULL_LOG)
+
+fmt: $(ALL)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	if compgen -G 'notebooks/*.ipynb' > /dev/null; then $(BIN)/nbstripout notebooks/*.ipynb; fi
+
+# The environment stays: remove it by hand for a fresh one.
+clean:
+	rm -rf reports build dist k3lab.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find k3lab tests notebooks benchmarks -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

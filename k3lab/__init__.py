@@ -1,0 +1,44 @@
+"""k3lab: see what a fused decode kernel does to every bit that passes through it.
+
+    import k3lab
+    case = k3lab.make_case("k1", tokens=4, qlen=4, nblocks=4, values="outliers", seed=0)
+    twin = k3lab.run("k1", case)
+    oracle = k3lab.run("k1", case, backend="oracle")
+    k3lab.compare(twin, twin, oracle).save("reports/k1")
+
+Names are loaded on first use, so that the NumPy-only parts can be imported without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Case": "k3lab.cases",
+    "make_case": "k3lab.cases",
+    "save_case": "k3lab.cases",
+    "load_case": "k3lab.cases",
+    "Geometry": "k3lab.geometry",
+    "Run": "k3lab.backends",
+    "run": "k3lab.backends",
+    "compare": "k3lab.analysis.compare",
+    "error_budget": "k3lab.analysis.budget",
+    "make_report": "k3lab.analysis.make",
+    "Report": "k3lab.analysis.report",
+    "probe": "k3lab.probes",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'k3lab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

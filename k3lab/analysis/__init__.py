@@ -1,0 +1,1 @@
+"""What comes out of runs: comparisons, error budgets, charts and reports."""

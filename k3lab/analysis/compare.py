@@ -1,0 +1,166 @@
+"""Compare a run with a reference run and with the float64 oracle: one row a rounding point, one a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from k3lab import formats
+from k3lab.analysis.ends import every_rank, own_ranks, run_error, tensor_format, tensor_kind, tensor_names
+from k3lab.analysis.report import Difference, PointRow, Report, SpreadRow, TensorRow, Verdict
+from k3lab.backends import Run
+from k3lab.errors import expect
+from k3lab.formats.tensor import ulp_tensor
+from k3lab.launches import Point
+from k3lab.rounding import Passed
+from k3lab.stats import ErrorStats, error_stats
+
+HALF_ULP = 0.5
+HEAT_BLOCKS = 56  # channel blocks of a heat map: one a slice of 128 at full width
+
+
+def compare(run: Run, reference: Run, oracle: Run | None = None) -> Report:
+    """Hold `run` against `reference` element by element, and against `oracle` where there is one.
+
+    Raises:
+        BadInput: when the runs are of different cases.
+    """
+    for name, other in (("reference", reference), ("oracle", oracle)):
+        if other is not None:
+            expect(other.case.hash == run.case.hash, f"{name} run", "a run of the same case", "another case")
+    points = _point_rows(run, oracle)
+    tensors = _tensor_rows(run, reference, oracle)
+    provenance = {"run": run, "reference": reference, "oracle": oracle}
+    return Report(
+        launch=run.launch.name,
+        published=run.launch.published,
+        about=run.launch.about,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        labels={name: label(other) for name, other in provenance.items() if other is not None},
+        provenance={name: dict(other.provenance) for name, other in provenance.items() if other is not None},
+        points=points,
+        tensors=tensors,
+        verdicts=_verdicts(run, reference, points, tensors),
+    )
+
+
+def label(run: Run) -> str:
+    """A run in a few words: `twin, kernel order, MFMA model fused, cpu`."""
+    parts = [run.backend]
+    if run.order != run.backend:
+        parts.append(f"{run.order} order")
+    if run.mfma != "none":
+        parts.append(f"MFMA model {run.mfma}")
+    return ", ".join([*parts, run.device])
+
+
+def _point_rows(run: Run, oracle: Run | None) -> list[PointRow]:
+    return [_point_row(run, name, oracle.points.get(name) if oracle else None) for name in run.points]
+
+
+def _point_row(run: Run, name: str, true: Sequence[Passed] | None) -> PointRow:
+    point, passed = run.launch.points[name], run.points[name]
+    unit = passed[0].fmt or point.fmt
+    own, total = ErrorStats(unit), ErrorStats(unit)
+    for one in passed:
+        own.update(one.before, one.after)
+    for one, exact in zip(passed, true or (), strict=False):
+        total.update(exact.after, one.after.double())
+    return PointRow(
+        name=name,
+        stage=_stage_of(run, point),
+        about=point.about,
+        format=passed[0].fmt or "ablated",
+        shape=list(passed[0].after.shape),
+        own=own.figures(),
+        total=total.figures() if true else None,
+        heat=_heat(point, passed[0], true[0], unit) if true else None,
+    )
+
+
+def _stage_of(run: Run, point: Point) -> str:
+    return next(stage.name for stage in run.launch.stages if point in stage.points)
+
+
+def _heat(point: Point, passed: Passed, true: Passed, unit: str) -> list[list[float]]:
+    """By token and channel block, the rms error over the rms ulp: a rounding alone gives about 0.29."""
+    lead = 2 if point.dims.startswith("R L ") else 1  # a row is a token, whether requests are told apart or not
+    error = passed.after.double() - true.after
+    ulps = ulp_tensor(formats.parse(unit), true.after)
+    error_rms, ulp_rms = (_block_rms(t.flatten(lead).flatten(0, lead - 1)) for t in (error, ulps))
+    return (error_rms / ulp_rms).nan_to_num(nan=0.0).tolist()
+
+
+def _block_rms(rows: torch.Tensor) -> torch.Tensor:
+    """Rms of the finite values of `rows` over each of at most HEAT_BLOCKS blocks of columns."""
+    square = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0) ** 2
+    blocks = min(HEAT_BLOCKS, square.shape[1])
+    edges = torch.linspace(0, square.shape[1], blocks + 1).round().long().tolist()
+    means = [square[:, lo:hi].mean(1) for lo, hi in pairwise(edges)]
+    return torch.stack(means, dim=1).sqrt()
+
+
+def _tensor_rows(run: Run, reference: Run, oracle: Run | None) -> list[TensorRow]:
+    return [
+        TensorRow(
+            name=name,
+            kind=tensor_kind(run, name),
+            format=tensor_format(run, name),
+            shape=list(every_rank(run, name)[0].shape),
+            difference=run_difference(run, reference, name),
+            total=run_error(run, oracle, name).figures() if oracle else None,
+        )
+        for name in tensor_names(run)
+    ]
+
+
+def run_difference(run: Run, reference: Run, name: str) -> Difference:
+    """How the tensor `name` of two runs differs, over every rank that has its own."""
+    unit = tensor_format(run, name)
+    other = every_rank(reference, name)
+    parts = [(rank, difference(value, other[rank], unit)) for rank, value in own_ranks(run, name)]
+    ulps = max((part.max_ulp for _, part in parts if part.max_ulp is not None), default=None)
+    relative = max((part.relative_rms for _, part in parts if part.relative_rms is not None), default=None)
+    first = next(({"rank": rank, **part.first} for rank, part in parts if part.first), None)
+    return Difference(sum(p.differ for _, p in parts), sum(p.count for _, p in parts), ulps, relative, first)
+
+
+def difference(got: torch.Tensor, want: torch.Tensor, unit: str) -> Difference:
+    """How two tensors differ, bit for bit: -0.0 is not +0.0, NaN equals NaN whatever its payload."""
+    got = got.to(want.dtype)
+    same = (got == want) & (got.signbit() == want.signbit()) | (got.isnan() & want.isnan())
+    differ = int((~same).sum())
+    if not differ:
+        return Difference(0, got.numel(), 0.0, 0.0, None)
+    index = tuple(int(i) for i in (~same).nonzero()[0])
+    first: dict[str, Any] = {"index": list(index), "got": repr(got[index].item()), "want": repr(want[index].item())}
+    figures = error_stats(want, got, unit).figures()
+    return Difference(differ, got.numel(), figures.max_ulp, figures.relative_rms, first)
+
+
+def _verdicts(run: Run, reference: Run, points: list[PointRow], tensors: list[TensorRow]) -> list[Verdict]:
+    verdicts = [_half_ulp(row) for row in points if row.format != "ablated" and formats.parse(row.format).nearest]
+    if run.backend not in ("twin", "oracle") and reference.backend == "twin" and reference.order == "kernel":
+        verdicts += [_bit_equal(row) for row in tensors]
+    return verdicts
+
+
+def _half_ulp(row: PointRow) -> Verdict:
+    # Half an ulp bounds a nearest-even rounding of every value the format's range holds.
+    worst = row.own.max_ulp_in_range
+    fine = worst is not None and worst <= HALF_ULP
+    return Verdict(row.name, "own error at most half an ulp", f"{worst:.3g} ulp" if worst is not None else "-", fine)
+
+
+def _bit_equal(row: TensorRow) -> Verdict:
+    measured = f"{row.difference.differ} of {row.difference.count} differ"
+    return Verdict(row.name, "kernel equal to twin bit for bit", measured, row.difference.differ == 0)
+
+
+def mfma_spread(run: Run, other: Run) -> list[SpreadRow]:
+    """How every exposed tensor moves from the MFMA model of `run` to that of `other`."""
+    return [SpreadRow(other.mfma, run.mfma, name, run_difference(other, run, name)) for name in tensor_names(run)]

@@ -1,0 +1,59 @@
+"""The whole error report of a launch: runs, comparison, budget, spread between MFMA models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from k3lab.analysis.budget import budget_steps, error_budget
+from k3lab.analysis.compare import compare, mfma_spread
+from k3lab.analysis.report import Report, SpreadRow
+from k3lab.backends import Run, run
+from k3lab.cases.case import Case
+from k3lab.hardware.mfma import MODELS
+
+Progress = Callable[[str], None]
+
+
+def make_report(
+    launch: str,
+    case: Case,
+    mfma: str = "fused",
+    device: str | None = None,
+    budget: bool = True,
+    spread: bool = True,
+    progress: Progress = lambda what: None,
+) -> Report:
+    """Kernel-order twin against torch-order twin and oracle, with budget and MFMA spread unless left out.
+
+    Args:
+        progress: called with what is about to be computed.
+
+    Raises:
+        BadInput: as `run` does.
+    """
+    progress("twin, kernel order")
+    kernel = run(launch, case, order="kernel", mfma=mfma, device=device)
+    progress("twin, torch order")
+    torch_order = run(launch, case, order="torch", device=device)
+    progress("oracle")
+    oracle = run(launch, case, backend="oracle", device=device)
+    report = compare(kernel, torch_order, oracle)
+    if spread:
+        report = replace(report, spread=list(_spread(kernel, progress)))
+    if budget:
+        report = replace(report, budget=error_budget(launch, case, device, progress, oracle))
+    return report
+
+
+def report_steps(case: Case, budget: bool = True, spread: bool = True) -> int:
+    """How often `make_report` calls `progress`."""
+    steps = 3 + (len(MODELS) - 1 if spread else 0)
+    return steps + (budget_steps(case) - 1 if budget else 0)  # the oracle's run is shared
+
+
+def _spread(base: Run, progress: Progress) -> Iterator[SpreadRow]:
+    for name in MODELS:
+        if name != base.mfma:
+            progress(f"MFMA model {name}")
+            yield from mfma_spread(base, run(base.launch.name, base.case, mfma=name, device=base.device))

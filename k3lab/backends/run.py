@@ -1,0 +1,115 @@
+"""What a run leaves behind: every exposed tensor by name, rounding point values, provenance."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from k3lab import __version__
+from k3lab.cases.case import Case
+from k3lab.errors import BadInput
+from k3lab.launches import Launch, LaunchKey
+from k3lab.rounding import Passed
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution of a launch on a case.
+
+    Attributes:
+        ranks: by rank, exposed tensors by name (outputs, regions in capitals, locals), in the run's working dtype: fp32
+            values that fit their storage format, or float64 for the oracle. Ranks may share a tensor object.
+        points: by full point name, the values before and after narrowing, one for each time the point was passed.
+        stamps: time stamps by CTA and point, where the backend has them.
+        seconds: wall time of the execution on this host (measured).
+        provenance: versions, backend, device, key, case hash, order, MFMA model, probes.
+    """
+
+    case: Case
+    backend: str
+    order: str
+    mfma: str
+    device: str
+    ranks: Sequence[Mapping[str, torch.Tensor]]
+    points: Mapping[str, Sequence[Passed]]
+    seconds: float
+    provenance: Mapping[str, Any]
+    stamps: Mapping[str, torch.Tensor] | None = field(default=None)
+
+    @property
+    def launch(self) -> Launch:
+        return self.case.declaration
+
+    @property
+    def key(self) -> LaunchKey:
+        return self.case.key
+
+    @property
+    def values(self) -> Mapping[str, torch.Tensor]:
+        """Rank 0's exposed tensors."""
+        return self.ranks[0]
+
+    def distinct(self, name: str) -> list[tuple[int, torch.Tensor]]:
+        """The exposed tensor `name` of every rank, as (rank, value); ranks that share one object count once."""
+        seen: dict[int, tuple[int, torch.Tensor]] = {}
+        for rank, values in enumerate(self.ranks):
+            seen.setdefault(id(values[name]), (rank, values[name]))
+        return list(seen.values())
+
+    @property
+    def outputs(self) -> dict[str, torch.Tensor]:
+        return {name: self.values[name] for name in self.launch.outputs if name in self.values}
+
+    @property
+    def regions(self) -> dict[str, torch.Tensor]:
+        return {r.name: self.values[r.name] for r in self.launch.regions if r.name in self.values}
+
+    @property
+    def locals(self) -> dict[str, torch.Tensor]:
+        return {local.name: self.values[local.name] for local in self.launch.locals if local.name in self.values}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Rank 0's exposed tensor called `name`.
+
+        Raises:
+            BadInput: listing the names when there is none.
+        """
+        if name not in self.values:
+            raise BadInput(f"run of {self.launch.name}: expected one of {list(self.values)}, got {name!r}.")
+        return self.values[name]
+
+    def __repr__(self) -> str:
+        key = self.key
+        return (
+            f"Run({self.launch.name}, backend={self.backend}, order={self.order}, mfma={self.mfma}, "
+            f"device={self.device}, S={key.tokens}, geometry={key.geometry.name}, {self.seconds:.2f} s measured)"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{name}</td><td>{tuple(value.shape)}</td><td>{str(value.dtype).removeprefix('torch.')}</td></tr>"
+            for name, value in self.values.items()
+        )
+        return f"<p><b>{self!r}</b></p><table><tr><th>tensor</th><th>shape</th><th>held as</th></tr>{rows}</table>"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    return {
+        "k3lab": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def device_name(device: str) -> str:
+    """The device a run used, as the system names it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu ({platform.processor() or platform.machine()}, {torch.get_num_threads()} torch threads)"

@@ -1,0 +1,18 @@
+"""The command line: `k3lab ...`. Heavy packages are imported inside the commands, so that `--help` is instant."""
+
+from __future__ import annotations
+
+from k3lab.cli.cases import case
+from k3lab.cli.commands import budget, doctor, lab, report, run
+from k3lab.cli.program import cli
+
+for command in (doctor, run, report, budget, case, lab):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli(prog_name="k3lab")
+
+
+__all__ = ["cli", "main"]

@@ -1,0 +1,171 @@
+"""The commands: `doctor`, `run`, `report`, `budget`, `lab`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from k3lab.cli import options
+from k3lab.cli.program import FAILED_BOUND
+from k3lab.cli.progress import progress
+from k3lab.errors import BackendUnavailable, BadInput, expect
+
+if TYPE_CHECKING:
+    from k3lab.analysis.report import Report
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+def doctor(as_json: bool) -> None:
+    """Say which backends work here, and why the others do not."""
+    from k3lab.cli.doctor import examine
+
+    facts = examine()
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+        return
+    from k3lab.cli import show
+
+    for table in show.doctor_tables(facts):
+        show.console().print(table)
+
+
+@click.command()
+@click.argument("launch")
+@options.case_or_file
+@click.option("--backend", default="twin", show_default=True, help="Where to run: twin or oracle (see `k3lab doctor`).")
+@click.option("--order", default="kernel", show_default=True, help="Order of the twin's sums: kernel or torch.")
+@options.run_options
+@click.option("--out", type=Path, metavar="FILE", help="Also write every exposed tensor to a safetensors file.")
+def run(
+    launch: str, backend: str, order: str, mfma: str, device: str | None, out: Path | None, **described: Any
+) -> None:
+    """Run LAUNCH on a case and list every tensor it exposes."""
+    from k3lab import backends
+    from k3lab.cli import show
+    from k3lab.cli.saving import save_run
+    from k3lab.files import check_writable
+
+    if out is not None:
+        check_writable(out.parent)
+    case = options.make_case(launch, described)
+    made = backends.run(launch, case, backend=backend, order=order, mfma=mfma, device=device)
+    console = show.console()
+    console.print(show.run_heading(made), soft_wrap=True)
+    console.print(show.run_table(made))
+    console.print(show.measured(made), soft_wrap=True)
+    if out is not None:
+        console.print(str(save_run(made, out)), soft_wrap=True)
+
+
+@click.command()
+@click.argument("launch", metavar="LAUNCH|all")
+@click.option("--out", type=Path, default="reports", show_default=True, metavar="DIR", help="Folder of the reports.")
+@options.case_or_file
+@options.run_options
+@click.option("--no-budget", is_flag=True, help="Leave out the error budget (most of the time).")
+@click.option("--no-spread", is_flag=True, help="Leave out the other MFMA models.")
+@click.option("--against", type=Path, metavar="OLD.json", help="An older report.json: list what changed since.")
+@click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
+@click.pass_context
+def report(
+    ctx: click.Context,
+    launch: str,
+    out: Path,
+    mfma: str,
+    device: str | None,
+    no_budget: bool,
+    no_spread: bool,
+    against: Path | None,
+    open_it: bool,
+    **described: Any,
+) -> None:
+    """Write error reports into DIR/LAUNCH/: report.html, report.json, points.csv.
+
+    `all` writes one for every launch and variant (M1a on one rank and on eight), and an index page.
+    """
+    jobs = options.report_jobs(launch)
+    old = _older(against, launch)
+    one = launch != "all" or described["case_file"] is None
+    expect(one, "--case", "one launch, as a case has the inputs of one", "all")
+    from k3lab.analysis.make import make_report, report_steps
+    from k3lab.cli import show
+    from k3lab.files import check_writable, write_text
+
+    check_writable(out)
+    parts = {"budget": not no_budget, "spread": not no_spread}
+    reports = {}
+    for folder, name, variant in jobs:
+        case = options.make_case(name, described, variant, for_all=launch == "all")
+        with progress(folder, report_steps(case, **parts)) as step:
+            made = make_report(name, case, mfma=mfma, device=device, progress=step, **parts)
+        page = made.save(out / folder, against=old)
+        reports[folder] = made
+        click.echo("\n".join([*show.report_lines(made), str(page)]))
+        if old is not None:
+            click.echo(f"{len(made.diff(old))} figures changed since {against}")
+    if launch == "all":
+        from k3lab.analysis.html import index
+
+        page = write_text(out / "index.html", index(reports))
+        click.echo(str(page))
+    if open_it:
+        show.open_page(page)
+    if not all(made.passed for made in reports.values()):
+        ctx.exit(FAILED_BOUND)
+
+
+def _older(path: Path | None, launch: str) -> Report | None:
+    """The older report to compare with, read before anything is computed."""
+    if path is None:
+        return None
+    from k3lab.analysis.report import Report
+
+    old = Report.load(path)
+    expect(old.launch == launch, f"report {str(path)!r}", f"a report of {launch}", f"one of {old.launch}")
+    return old
+
+
+@click.command()
+@click.argument("launch")
+@options.case_or_file
+@click.option("--device", help="Torch device: cpu (the default), cuda, cuda:1, ...")
+def budget(launch: str, device: str | None, **described: Any) -> None:
+    """Say which rounding points explain the error of LAUNCH's results."""
+    from k3lab.analysis.budget import budget_steps, error_budget
+    from k3lab.cli import show
+
+    case = options.make_case(launch, described)
+    with progress(launch, budget_steps(case)) as step:
+        made = error_budget(launch, case, device=device, progress=step)
+    show.console().print(show.budget_table(launch, made))
+
+
+@click.command()
+@click.pass_context
+def lab(ctx: click.Context) -> None:
+    """Open the notebooks in Jupyter Lab."""
+    if find_spec("jupyterlab") is None:
+        raise BackendUnavailable("jupyter lab is not installed here; install it with: pip install 'k3lab[notebooks]'.")
+    folder = _notebooks()
+    ctx.exit(subprocess.call([sys.executable, "-m", "jupyterlab", str(folder)]))
+
+
+def _notebooks() -> Path:
+    """The notebooks' folder, here or in the checkout k3lab runs from.
+
+    Raises:
+        BadInput: when there is none.
+    """
+    import k3lab
+
+    for root in (Path.cwd(), Path(k3lab.__file__).parents[1]):
+        if (root / "notebooks").is_dir():
+            return root / "notebooks"
+    raise BadInput("notebooks: expected a folder of that name here, got none; run this in a checkout of k3lab.")

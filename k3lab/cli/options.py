@@ -1,0 +1,141 @@
+"""Options that several commands share, and the case they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from k3lab.errors import BadInput, expect
+
+if TYPE_CHECKING:
+    from k3lab.cases import Case
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MAKER = ("values", "seed", "geometry", "tp", "null", "slots")
+"""Case options that are no fields of a launch's key."""
+
+_CASE_OPTIONS = (
+    click.option("--tokens", type=int, help="S: token rows of the step."),
+    click.option("--qlen", type=int, help="L: tokens of each request; tokens is a multiple of it."),
+    click.option("--nblocks", type=int, help="NB: earlier block outputs that the mix sees."),
+    click.option("--values", help="Distribution of the inputs: outliers (the default), normal, ties, specials, ..."),
+    click.option("--seed", type=int, help="Seed of the inputs (0)."),
+    click.option("--geometry", help="Sizes: k3 (the default) or mini, a small model of the same structure."),
+    click.option("--tp", type=int, help="Tensor parallel size of --geometry k3: 1, 2, 4 or 8."),
+    click.option("--no-delta", "delta", flag_value=False, default=None, help="Leave out the delta to the prefix."),
+    click.option("--write-idx", type=int, help="Block the updated prefix is also written to."),
+    click.option("--null", help="Null state slots: mixed (the default) or none."),
+    click.option("--slots", type=int, help="Number of state or cache slots."),
+    click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other field of the key."),
+)
+_RUN_OPTIONS = (
+    click.option("--mfma", default="fused", show_default=True, help="Model of the matrix instruction's additions."),
+    click.option("--device", help="Torch device: cpu (the default), cuda, cuda:1, ..."),
+)
+_CASE_FILE = click.option("--case", "case_file", type=Path, metavar="FILE", help="Inputs from `k3lab case make`.")
+
+
+def case_options(command: Command) -> Command:
+    """Add the options that describe a case to make."""
+    return _with(command, _CASE_OPTIONS)
+
+
+def case_or_file(command: Command) -> Command:
+    """Add the options that describe a case, and `--case FILE` in their place."""
+    return _with(command, (_CASE_FILE, *_CASE_OPTIONS))
+
+
+def run_options(command: Command) -> Command:
+    """Add the options that say how a twin runs."""
+    return _with(command, _RUN_OPTIONS)
+
+
+def _with(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def make_case(
+    launch: str, options: Mapping[str, Any], variant: Mapping[str, Any] | None = None, for_all: bool = False
+) -> Case:
+    """The case that `options` describe, or the one in `--case FILE`.
+
+    Args:
+        variant: key fields to take where `options` say nothing.
+        for_all: key fields that this launch does not have are passed over, as other launches may have them.
+
+    Raises:
+        BadInput: for options that contradict each other or the launch.
+    """
+    from k3lab import cases, launches
+
+    given = {name: value for name, value in options.items() if value is not None and name != "assignments"}
+    path = given.pop("case_file", None)
+    assigned = dict(_assignment(text) for text in options["assignments"])
+    declared = launches.get(launch)
+    if path is not None:
+        extra = sorted([*given, *assigned])
+        expect(not extra, "case options", "none beside --case (the file holds them)", ", ".join(extra))
+        case = cases.load(path)
+        expect(case.launch == launch, f"case file {str(path)!r}", f"inputs of {launch}", f"inputs of {case.launch}")
+        return case
+    maker = {name: given.pop(name) for name in MAKER if name in given}
+    key = {**(variant or {}), **given, **assigned}
+    if for_all:
+        known = {field.name for field in fields(declared.key_type)}
+        key = {name: value for name, value in key.items() if name in known}
+    return cases.make_case(launch, **_with_geometry(maker), **key)
+
+
+def _with_geometry(maker: dict[str, Any]) -> dict[str, Any]:
+    from k3lab.geometry import Geometry
+
+    tp = maker.pop("tp", None)
+    return maker if tp is None else {**maker, "geometry": Geometry.named(maker.get("geometry", "k3"), tp)}
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """`eps=1e-6` as a name and a number, truth value or word.
+
+    Raises:
+        BadInput: for text without a name and a value.
+    """
+    name, _, value = text.partition("=")
+    expect(name and value and name not in MAKER, "--set", "NAME=VALUE with a field of the launch's key", repr(text))
+    return name.replace("-", "_"), _parsed(value)
+
+
+def _parsed(value: str) -> Any:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(value)
+        except ValueError:
+            continue
+    return value
+
+
+def report_jobs(name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """What `report NAME` writes: (folder, launch, the variant's key fields); for `all`, every launch and variant.
+
+    Raises:
+        BadInput: listing the launches when there is none of that name.
+    """
+    from k3lab.launches import LAUNCHES
+
+    if name != "all" and name not in LAUNCHES:
+        raise BadInput(f"launch: expected one of {', '.join(LAUNCHES)} or all, got {name!r}.")
+    if name != "all":
+        return [(name, name, {})]
+    jobs: list[tuple[str, str, Mapping[str, Any]]] = []
+    for launch in LAUNCHES.values():
+        jobs.append((launch.name, launch.name, {}))
+        jobs += [(f"{launch.name}-{variant}", launch.name, key) for variant, key in launch.variants.items()]
+    return jobs

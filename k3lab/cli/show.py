@@ -1,0 +1,141 @@
+"""Tables and sentences the commands print on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from k3lab.analysis import sentences
+from k3lab.analysis.report import Budget, Report
+from k3lab.analysis.words import number, shape, share_text
+
+if TYPE_CHECKING:
+    from k3lab.backends import Run
+    from k3lab.cases import Case
+
+PLAIN_WIDTH = 160
+
+
+def console() -> Console:
+    """A console on stdout; piped output gets a width that tables fit in."""
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def table(*columns: str, title: str | None = None, left: int = 1) -> Table:
+    """A table whose first `left` columns hold text and whose others hold figures."""
+    made = Table(title=title, title_justify="left")
+    for place, name in enumerate(columns):
+        made.add_column(name, justify="left" if place < left else "right", overflow="fold")
+    return made
+
+
+def run_table(run: Run) -> Table:
+    """The exposed tensors of rank 0."""
+    made = table("tensor", "kind", "shape", "format", "rms", "max", "not finite", left=3)
+    for name, value in run.values.items():
+        finite = value[value.isfinite()].double()
+        rms = float(finite.square().mean().sqrt()) if finite.numel() else None
+        largest = float(finite.abs().max()) if finite.numel() else None
+        made.add_row(
+            name,
+            run.launch.kind_of(name),
+            shape(value.shape),
+            run.launch.format_of(name, run.key),
+            number(rms),
+            number(largest),
+            str(value.numel() - finite.numel()),
+        )
+    return made
+
+
+def run_heading(run: Run) -> str:
+    """What ran, in a line."""
+    from k3lab.analysis.compare import label
+
+    ranks = f", rank 0 of {len(run.ranks)}" if len(run.ranks) > 1 else ""
+    return f"{run.launch.name} ({run.launch.published}): {label(run)}{ranks}; {run.case!r}"
+
+
+def measured(run: Run) -> str:
+    """How long it took, and where that was measured."""
+    return f"{run.seconds:.2f} s, measured on {run.provenance['device']}: the time of this backend, not of a GPU kernel"
+
+
+def case_table(case: Case) -> Table:
+    """The input tensors of a case."""
+    made = table("tensor", "shape", "dtype", "each rank its own", "what it is", left=5)
+    for declared in case.declaration.inputs_for(case.key):
+        own = any(declared.name in tensors for tensors in case.per_rank)
+        value = case.ranks[0].get(declared.name)
+        if value is not None:
+            made.add_row(declared.name, shape(value.shape), declared.dtype, "yes" if own else "no", declared.about)
+    return made
+
+
+def case_facts(case: Case) -> dict[str, Any]:
+    """What `case info --json` prints."""
+    tensors = {
+        name: {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+        for name, value in case.ranks[0].items()
+    }
+    return {**case.describe(), "ranks": len(case.ranks), "tensors": tensors}
+
+
+def report_lines(report: Report) -> list[str]:
+    """Verdict and results, one line each."""
+    lines = [f"{report.launch}: {sentences.verdict(report)} {sentences.verdict_about(report)}".rstrip()]
+    for answer in sentences.answers(report):
+        parts = [part for part in (answer.error, answer.sources) if part]
+        lines.append(f"  {answer.tensor}: {'; '.join(parts)}.")
+    return lines
+
+
+def budget_table(launch: str, budget: Budget) -> Table:
+    """Shares by rounding point and end tensor."""
+    tensors = list(budget.all_on)
+    made = table("the only rounding that is on", *tensors, title=f"{launch}: share of each end tensor's error energy")
+    shares = {(row.point, row.tensor): row for row in budget.rows}
+    for point in dict.fromkeys(row.point for row in budget.rows):
+        cells = []
+        for tensor in tensors:
+            row = shares[point, tensor]
+            reached = row.share is not None and budget.reaches(row)
+            cells.append(share_text(row.share or 0.0) if reached else "")
+        made.add_row(point, *cells)
+    made.add_section()
+    rests = (budget.rest(tensor) for tensor in tensors)
+    made.add_row("nothing rounded", *("" if rest is None else share_text(rest) for rest in rests))
+    made.add_row("rms error, all on", *(number(budget.all_on[tensor]) for tensor in tensors))
+    return made
+
+
+def doctor_tables(facts: dict[str, Any]) -> list[Table]:
+    """What `doctor` found, for reading."""
+    system = table("what", "found", left=2, title="This machine")
+    for name in ("k3lab", "python", "system"):
+        system.add_row(name, facts[name])
+    for name, version in facts["packages"].items():
+        system.add_row(name, version or Text("not installed", style="dim"))
+    system.add_row("GPU", facts["gpu"])
+    system.add_row("launches", ", ".join(facts["launches"]))
+    backends = table("backend", "works here", "", left=3, title="Backends")
+    for backend in facts["backends"]:
+        works = Text("yes", style="green") if backend["works"] else Text("no", style="red")
+        backends.add_row(backend["name"], works, backend["why"])
+    return [system, backends]
+
+
+def open_page(path: Path) -> None:
+    """Open `path` in a browser where there is a display, else say where it is."""
+    address = path.absolute().as_uri()
+    display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not (display and webbrowser.open(address)):
+        console().print(f"open {address} in a browser", soft_wrap=True)

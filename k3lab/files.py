@@ -1,0 +1,90 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from k3lab.errors import BadInput
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write `text` to `path`, whole or not at all; missing folders are made.
+
+    Raises:
+        BadInput: when the path cannot be written.
+    """
+    return write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_bytes(path: str | Path, data: bytes) -> Path:
+    """Write `data` to `path`, whole or not at all; missing folders are made.
+
+    Raises:
+        BadInput: when the path cannot be written.
+    """
+    return write_whole(path, lambda temporary: temporary.write_bytes(data))
+
+
+def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a temporary file beside `path`, then rename it into place; on any failure nothing is left.
+
+    Raises:
+        BadInput: when the folder cannot be made or the file cannot be written (no room, no permission, a folder there).
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name[:100]}.{uuid4().hex[:8]}.tmp") if path.name else path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(_unwritable(path, error)) from None
+    finally:
+        _discard(temporary)
+    return path
+
+
+def check_writable(folder: str | Path) -> None:
+    """Make sure that files can be written to `folder`, which may not exist yet; leaves nothing behind.
+
+    Raises:
+        BadInput: when it, or the nearest folder above it that exists, cannot be written.
+    """
+    folder = Path(folder)
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except (OSError, ValueError) as error:
+        raise BadInput(_unwritable(folder, error)) from None
+
+
+def reason(error: Exception) -> str:
+    """Why a file operation failed, in the system's words or plainer ones."""
+    match getattr(error, "errno", None):
+        case errno.ENOSPC | errno.EDQUOT:
+            return "no space left on the disk"
+        case errno.EISDIR:
+            return "a folder of that name"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _unwritable(path: Path, error: Exception) -> str:
+    return f"output {str(path)!r}: expected a place to write to, got {reason(error)}; name another path."
+
+
+def _discard(temporary: Path) -> None:
+    # An unusable path cannot be unlinked either; the error about it is on its way.
+    with contextlib.suppress(OSError, ValueError):
+        if temporary.is_file():
+            temporary.unlink()

@@ -1,0 +1,44 @@
+"""The launches, each declared once."""
+
+from __future__ import annotations
+
+from k3lab.errors import BadInput
+from k3lab.launches.declaration import Launch, LaunchKey, Point, Stage, TensorDecl
+from k3lab.launches.k1 import K1, K1Key
+from k3lab.launches.k2a import K2A, K2aKey
+from k3lab.launches.m1a import M1A, M1aKey
+
+LAUNCHES: dict[str, Launch] = {launch.name: launch for launch in (K1, M1A, K2A)}
+
+__all__ = [
+    "K1",
+    "K2A",
+    "LAUNCHES",
+    "M1A",
+    "K1Key",
+    "K2aKey",
+    "Launch",
+    "LaunchKey",
+    "M1aKey",
+    "Point",
+    "Stage",
+    "TensorDecl",
+    "all_points",
+    "get",
+]
+
+
+def get(name: str) -> Launch:
+    """The launch called `name`.
+
+    Raises:
+        BadInput: listing the launches when there is none of that name.
+    """
+    if name not in LAUNCHES:
+        raise BadInput(f"launch: expected one of {sorted(LAUNCHES)}, got {name!r}.")
+    return LAUNCHES[name]
+
+
+def all_points() -> tuple[str, ...]:
+    """Full names of every rounding point and option of every launch."""
+    return tuple(name for launch in LAUNCHES.values() for name in (*launch.points, *launch.options))

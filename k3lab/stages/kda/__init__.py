@@ -1,0 +1,1 @@
+"""Kimi Delta Attention: the five steps of a KDA task."""

@@ -1,0 +1,1 @@
+"""o_proj and its all-reduce over the tensor-parallel ranks."""
