@@ -17,6 +17,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+from k3lab import formats
 from k3lab.analysis.report import Budget, PointRow, Report
 from k3lab.analysis.words import plain, share_text
 from k3lab.stats import ULP_EDGES, Figures
@@ -119,6 +120,45 @@ def heat_maps(report: Report) -> Figure:
     bar.set_label("built-up rms error of the block, in ulps (a single rounding: about 0.29; grey: none)")
     figure.suptitle("Where the built-up error sits", fontweight="bold")
     return figure
+
+
+def code_occupancy(report: Report) -> Figure:
+    """For each rounding point to a 4- or 8-bit format, how often each of its values was used."""
+    rows = [row for row in report.points if row.codes]
+    if not rows:
+        return _note("How the codes are used", "no point of this launch narrows to a 4- or 8-bit format")
+    figure, panels = _grid(rows, columns=2, height=2.0)
+    for axes, row in zip(panels, rows, strict=True):
+        values, counts = _by_value(row)
+        axes.bar(range(len(counts)), 100 * counts / max(counts.sum(), 1), width=1.0, color=OWN)
+        places = [place for place, value in enumerate(values) if _worth_a_tick(value, len(values))]
+        axes.set_xticks(places, [plain(values[place]) for place in places], fontsize=7)
+        axes.tick_params(axis="y", labelsize=7)
+        axes.grid(axis="y", alpha=0.25)
+        used = int((counts > 0).sum())
+        axes.set_title(f"{row.name}: {used} of {len(counts)} values used", fontsize=9)
+        axes.set_xlabel("times the block's scale" if len(values) < 16 else "value", fontsize=8)
+        axes.set_ylabel("% of values", fontsize=8)
+    figure.suptitle("How the codes of the narrow formats are used", fontweight="bold")
+    return figure
+
+
+def _by_value(row: PointRow) -> tuple[np.ndarray, np.ndarray]:
+    """The format's finite values in ascending order (-0 and +0 as one), and how often each was used."""
+    format_ = formats.parse(row.format).format
+    element = formats.E2M1 if isinstance(format_, formats.MxFormat) else format_
+    counts = np.array(row.codes)
+    decoded = element.decode(np.arange(len(counts), dtype=np.uint8))
+    values, places = np.unique(decoded[np.isfinite(decoded)], return_inverse=True)
+    return values, np.bincount(places, weights=counts[np.isfinite(decoded)]).astype(np.int64)
+
+
+def _worth_a_tick(value: float, values: int) -> bool:
+    """All values of E2M1; of 8-bit formats 0 and every fourth power of two from 1/4 on."""
+    if values < 16:
+        return True
+    exponent = math.log2(abs(value)) if value else 0.0
+    return value == 0 or (abs(value) >= 2.0**-2 and exponent.is_integer() and exponent % 4 == 2)
 
 
 def budget_map(report: Report) -> Figure:

@@ -14,12 +14,13 @@ from k3lab.analysis.ends import every_rank, own_ranks, run_error, tensor_format,
 from k3lab.analysis.report import Difference, PointRow, Report, SpreadRow, TensorRow, Verdict
 from k3lab.backends import Run
 from k3lab.errors import expect
-from k3lab.formats.tensor import ulp_tensor
+from k3lab.formats.tensor import as_array, ulp_tensor
 from k3lab.launches import Point
 from k3lab.rounding import Passed
 from k3lab.stats import ErrorStats, error_stats
 
 HALF_ULP = 0.5
+NARROW_BITS = 8  # formats whose codes are counted one by one
 HEAT_BLOCKS = 56  # channel blocks of a heat map: one a slice of 128 at full width
 
 
@@ -79,7 +80,29 @@ def _point_row(run: Run, name: str, true: Sequence[Passed] | None) -> PointRow:
         own=own.figures(),
         total=total.figures() if true else None,
         heat=_heat(point, passed[0], true[0], unit) if true else None,
+        codes=code_counts(passed) if passed[0].fmt else None,
     )
+
+
+def code_counts(passed: Sequence[Passed]) -> list[int] | None:
+    """How often each code of a 4- or 8-bit format was used at a point, by code; None for wider formats."""
+    rounder = formats.parse(passed[0].fmt or "fp32")
+    element = formats.E2M1 if isinstance(rounder.format, formats.MxFormat) else rounder.format
+    if element.bits > NARROW_BITS:
+        return None
+    counts = torch.zeros(2**element.bits, dtype=torch.int64)
+    for one in passed:
+        counts += torch.bincount(_codes(rounder, one.before), minlength=len(counts))
+    return [int(count) for count in counts]
+
+
+def _codes(rounder: formats.Rounder, before: torch.Tensor) -> torch.Tensor:
+    values, format_ = as_array(before), rounder.format
+    if isinstance(format_, formats.MxFormat):
+        codes, _ = formats.mx.quantise(values, format_.rule, rounder.mode, format_.nonfinite, rounder.seed)
+    else:
+        codes = format_.encode(values, rounder.mode, rounder.seed)
+    return torch.from_numpy(codes.astype("int64")).flatten()
 
 
 def _stage_of(run: Run, point: Point) -> str:

@@ -17,6 +17,7 @@ ALTERNATIVES = {
     "error_by_stage": "Own and built-up relative rms error of every rounding point, in order, on a log axis",
     "ulp_histograms": "Histograms of own and built-up errors in ulps, one a rounding point",
     "heat_maps": "Built-up error by token and channel block, one strip a rounding point",
+    "code_occupancy": "How often each code of the 4- and 8-bit formats was used, one panel a rounding point",
     "budget_map": "Share of each rounding point in each result's error",
 }
 

@@ -38,7 +38,7 @@ class PointRow:
     """A rounding point: its own error (after against before) and the error built up to it (against the oracle).
 
     `heat` is the built-up rms error over the rms ulp, one row a token, one column a channel block: the ulp of a single
-    value near 0 does not drown the rest.
+    value near 0 does not drown the rest. `codes` counts how often each code of a 4- or 8-bit format was used, by code.
     """
 
     name: str
@@ -49,6 +49,7 @@ class PointRow:
     own: Figures
     total: Figures | None
     heat: list[list[float]] | None
+    codes: list[int] | None
 
 
 @dataclass(frozen=True)

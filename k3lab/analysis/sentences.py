@@ -221,7 +221,10 @@ def case(report: Report) -> str:
     key = facts["key"]
     geometry = key["geometry"]
     sizes = f"hidden {geometry['hidden']}, {plural(geometry['heads'], 'head')} a rank, TP {geometry['tp']}"
-    parts = [f"geometry {geometry['name']} ({sizes})", plural(key["tokens"], "token")]
+    parts = [f"geometry {geometry['name']} ({sizes})"]
+    if "ranks" in key:
+        parts.append(plural(key["ranks"], "rank"))
+    parts.append(plural(key["tokens"], "token"))
     if "qlen" in key:
         parts.append(f"{key['qlen']} a request")
     parts += [plural(key["nblocks"], "earlier block"), f"values '{facts['values']}'", f"seed {facts['seed']}"]

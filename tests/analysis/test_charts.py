@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+import k3lab
 from k3lab.analysis import charts
 from k3lab.analysis.report import Report
 
@@ -81,3 +83,19 @@ def test_the_budget_map_leaves_out_points_that_do_not_reach_a_tensor(report: Rep
 def test_pyplot_is_left_alone():
     code = "import sys; from k3lab.analysis import charts; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_code_occupancy_counts_every_value_once():
+    case = k3lab.make_case("m1a", geometry="mini")
+    run = k3lab.run("m1a", case)
+    report = k3lab.compare(run, run)
+    rows = {row.name: row for row in report.points}
+    assert rows["m1a.proj.qa"].codes is None
+    assert len(rows["m1a.uk.q_nope"].codes) == 16 and len(rows["m1a.uk.q_entry"].codes) == 256
+    for row in report.points:
+        if row.codes:
+            assert sum(row.codes) == math.prod(row.shape)
+    entry = run.points["m1a.uk.q_entry"][0].after
+    assert rows["m1a.uk.q_entry"].codes[0x38] == int((entry == 1.0).sum())
+    figure = charts.code_occupancy(report)
+    assert len(figure.axes) == 5 and all(axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes)
