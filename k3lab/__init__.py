@@ -4,7 +4,7 @@
     case = k3lab.make_case("k1", tokens=4, qlen=4, nblocks=4, values="outliers", seed=0)
     twin = k3lab.run("k1", case)
     oracle = k3lab.run("k1", case, backend="oracle")
-    k3lab.compare(twin, twin, oracle).save("reports/k1")
+    k3lab.compare(twin, twin, oracle).save("reports/mine")
 
 Names are loaded on first use, so that the NumPy-only parts can be imported without torch.
 """
@@ -19,8 +19,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Case": "k3lab.cases",
     "make_case": "k3lab.cases",
-    "save_case": "k3lab.cases",
-    "load_case": "k3lab.cases",
+    "save_case": "k3lab.cases:save",
+    "load_case": "k3lab.cases:load",
     "Geometry": "k3lab.geometry",
     "Run": "k3lab.backends",
     "run": "k3lab.backends",
@@ -36,7 +36,8 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        module, _, known_as = _HOMES[name].partition(":")
+        return getattr(import_module(module), known_as or name)
     raise AttributeError(f"module 'k3lab' has no attribute {name!r}")
 
 

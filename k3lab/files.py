@@ -38,11 +38,12 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
         BadInput: when the folder cannot be made or the file cannot be written (no room, no permission, a folder there).
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name[:100]}.{uuid4().hex[:8]}.tmp") if path.name else path
+    temporary = None
     try:
+        path = path.resolve() if path.is_symlink() else path  # a link stays a link to the new content
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _check_replaceable(path)
+        temporary = path.with_name(f".{path.name[:100]}.{uuid4().hex[:8]}.tmp")
         write(temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
@@ -83,8 +84,16 @@ def _unwritable(path: Path, error: Exception) -> str:
     return f"output {str(path)!r}: expected a place to write to, got {reason(error)}; name another path."
 
 
-def _discard(temporary: Path) -> None:
+def _check_replaceable(path: Path) -> None:
+    """Only a regular file may be replaced: renaming over a device or a pipe would destroy it."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "something that is no regular file")
+
+
+def _discard(temporary: Path | None) -> None:
     # An unusable path cannot be unlinked either; the error about it is on its way.
     with contextlib.suppress(OSError, ValueError):
-        if temporary.is_file():
+        if temporary is not None and temporary.is_file():
             temporary.unlink()

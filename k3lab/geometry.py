@@ -138,6 +138,9 @@ class Geometry:
             BadInput: naming the size, the rule and the value.
         """
         where = f"geometry {self.name!r}"
+        for label in ("hidden", "heads", "tp", "q_lora", "kv_lora", "blocks"):
+            size = getattr(self, label)
+            expect(type(size) is int, f"{where} {label}", "a whole number", repr(size))
         expect(self.hidden > 0 and self.hidden % COLS == 0, f"{where} hidden", f"a multiple of {COLS}", self.hidden)
         expect(self.tp in TP_SIZES, f"{where} tp", f"one of {TP_SIZES}", self.tp)
         expect(

@@ -34,12 +34,14 @@ class Region:
         word: what a pair's value word holds: an fp32; the fp32 bits of a bf16-rounded value (`bf16`); two bf16, the
             even column in the low half (`bf16x2`); four fp8 bytes (`fp8x4`); the integer 1 (`flag`).
         scope: who may read it: this GPU, or every GPU.
+        about: what it is, in a phrase.
     """
 
     name: str
     dims: str
     word: Word
     scope: Scope = "device"
+    about: str = ""
 
     def pairs(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Its shape in pairs: the values' shape, the last dimension divided by the values a word holds."""
@@ -55,6 +57,7 @@ class PlainRows:
     dims: str
     dtype: Literal["bf16"]
     guard: str
+    about: str = ""
 
     @property
     def itemsize(self) -> int:
@@ -70,6 +73,7 @@ class Local:
     dtype: Literal["bf16", "fp32", "fp8_e4m3"]
     producer: str
     consumers: tuple[str, ...]
+    about: str = ""
 
 
 def shape_of(dims: str, sizes: Mapping[str, int]) -> tuple[int, ...]:

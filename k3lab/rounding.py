@@ -9,7 +9,7 @@ decides how it rounds, every one that records it sees the outcome.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -28,6 +28,8 @@ HW_POINTS = ("hw.exp2", "hw.rsq", "hw.rcp")
 
 ALTERNATIVES = ("unrounded", "unquantised", "rotated")
 """What an optional point can be swapped to beside a format."""
+
+MAX_SEED_DIGITS = 18
 
 Inject = tuple[tuple[int, ...], int]
 Alternative = Callable[[], torch.Tensor]
@@ -75,15 +77,23 @@ def _probed(probes: tuple[Probe, ...], point: str, value: torch.Tensor, fmt: str
         spec = probe.decide(point, spec)
     after = value if spec is None else _narrow(point, value, spec)
     for probe in probes:
-        after = probe.injected(point, after, spec or fmt)
+        after = probe.injected(point, value, after, spec or fmt)
     for probe in probes:
         probe.see(point, value, after, spec, fmt)
     return after
 
 
-def active() -> bool:
-    """Whether any probe is active in this context."""
-    return bool(_active.get())
+def active_changes() -> list[dict[str, object]]:
+    """What the active probes change, as provenance records it: one entry a probe that changes anything."""
+    return [
+        {
+            "ablate": list(probe.ablate),
+            "swap": dict(probe.swap),
+            "inject": {point: [list(index), steps] for point, (index, steps) in probe.inject.items()},
+        }
+        for probe in _active.get()
+        if probe.changes
+    ]
 
 
 @lru_cache(maxsize=256)
@@ -116,8 +126,10 @@ def nudge_steps(spec: str, value: torch.Tensor) -> torch.Tensor:
     kind, _, seed = spec.removeprefix("ulp:").partition(":")
     if kind in ("+1", "-1") and not seed:
         return torch.full_like(value, int(kind), dtype=torch.int8)
-    if kind == "random" and (not seed or seed.isdigit()):
-        source = torch.Generator().manual_seed(int(seed or 0))
+    if kind == "random" and (not seed or (seed.isdigit() and len(seed) < MAX_SEED_DIGITS)):
+        # Seeded by the values too, so that calls of one shape are not all moved alike.
+        content = crc32(value.detach().cpu().contiguous().numpy().tobytes())
+        source = torch.Generator().manual_seed(int(seed or 0) + content)
         return torch.randint(-1, 2, value.shape, generator=source, dtype=torch.int8).to(value.device)
     raise BadInput(f"swap: expected ulp:+1, ulp:-1 or ulp:random[:SEED], got {spec!r}.")
 
@@ -129,7 +141,8 @@ class Probe:
         record: pattern or patterns (shell globs over full names, e.g. `"k1.*"`) whose statistics to stream.
         ablate: patterns to leave unrounded.
         swap: pattern -> `format[:rule][:mode][:seed]`, or `ulp:+1` and the like for `hw.*`.
-        inject: full point name -> (index, n): move the element at `index` by n steps of its format.
+        inject: full point name -> (index, n): move the element at `index` by n steps of its format, each time (on each
+            rank) a value passes the point.
         keep: keep the values of recorded points (`values`).
         stats: stream the statistics of recorded points (`stats`).
 
@@ -158,7 +171,6 @@ class Probe:
         self._measures = stats
         self.stats: dict[str, ErrorStats] = {}
         self.values: dict[str, list[Passed]] = {}
-        self._token: Token[tuple[Probe, ...]] | None = None
         for spec in self.swap.values():
             _check_swap(spec)
 
@@ -173,15 +185,17 @@ class Probe:
         return bool(self.ablate or self.swap or self.inject)
 
     def __enter__(self) -> Probe:
-        self._token = _active.set((*_active.get(), self))
+        _active.set((*_active.get(), self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is not None:
-            _active.reset(self._token)
-            self._token = None
+        # By name, not by token: a generator may close its probe while a later one is still open.
+        probes = list(_active.get())
+        if self in probes:
+            del probes[len(probes) - 1 - probes[::-1].index(self)]
+            _active.set(tuple(probes))
 
     def decide(self, point: str, spec: str | None) -> str | None:
         """The spec this probe makes of `spec` at `point`: None is ablated. A swap beats an ablation."""
@@ -192,15 +206,16 @@ class Probe:
                 spec = swapped
         return spec
 
-    def injected(self, point: str, value: torch.Tensor, spec: str) -> torch.Tensor:
-        """`value` with this probe's step applied at one element, if it has one for `point`."""
+    def injected(self, point: str, before: torch.Tensor, value: torch.Tensor, spec: str) -> torch.Tensor:
+        """`value` (of `before`, narrowed) with this probe's step at one element, if it has one for `point`."""
         if point not in self.inject:
             return value
         index, steps = self.inject[point]
         fits = len(index) == value.ndim and all(-n <= i < n for i, n in zip(index, value.shape, strict=True))
         expect(fits, f"inject at {point}", f"an index into shape {tuple(value.shape)}", tuple(index))
         value = value.clone()
-        value[tuple(index)] = _stepped(value[tuple(index)], spec, steps)
+        scale = _block_scale(before, tuple(index), spec)
+        value[tuple(index)] = _stepped(value[tuple(index)] / scale, spec, steps) * scale
         return value
 
     def see(self, point: str, before: torch.Tensor, after: torch.Tensor, spec: str | None, fmt: str) -> None:
@@ -219,6 +234,16 @@ def _check_swap(spec: str) -> None:
         nudge_steps(spec, torch.zeros(1))
     elif spec not in ALTERNATIVES:
         _rounder(spec)
+
+
+def _block_scale(before: torch.Tensor, index: tuple[int, ...], spec: str) -> float:
+    """The scale of the MXFP4 block that the element at `index` is in; 1 for formats without blocks."""
+    format_ = None if spec.startswith("ulp:") else _rounder(spec).format
+    if not isinstance(format_, formats.MxFormat):
+        return 1.0
+    row = before.detach()[index[:-1]].cpu().numpy()
+    code = formats.mx.block_scale(row, format_.rule)[index[-1] % row.size // formats.mx.BLOCK]
+    return float(formats.E8M0.decode(code))
 
 
 def _stepped(value: torch.Tensor, spec: str, steps: int) -> torch.Tensor:
@@ -244,13 +269,18 @@ def _match(point: str, pattern: str) -> bool:
     return fnmatchcase(point, pattern)
 
 
-def check_patterns(patterns: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a pattern that names no known point: a typing error would otherwise change nothing, silently.
+def check_patterns(probe: Probe, points: Iterable[str], options: Iterable[str]) -> None:
+    """Refuse whatever of `probe` names nothing it can act on: a typing error would otherwise change nothing, silently.
+
+    Rounding points are named by globs, but for `inject`; options only in a swap, and in full.
 
     Raises:
-        BadInput: listing the points.
+        BadInput: listing what can be named.
     """
-    names = (*known, *HW_POINTS)
-    for pattern in patterns:
-        if not any(_match(name, pattern) for name in names):
-            raise BadInput(f"probe pattern {pattern!r}: expected a glob that names a rounding point of {list(names)}.")
+    names, options = [*points, *HW_POINTS], list(options)
+    for pattern in (*probe.record, *probe.ablate, *probe.swap):
+        if not any(_match(name, pattern) for name in names) and not (pattern in probe.swap and pattern in options):
+            wanted = f"a glob that names a rounding point of {names}, or in a swap an option of {options}"
+            raise BadInput(f"probe pattern {pattern!r}: expected {wanted}.")
+    for point in probe.inject:
+        expect(point in names, "inject", f"the full name of a rounding point of {names}", repr(point))

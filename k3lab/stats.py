@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from k3lab import formats
-from k3lab.formats.tensor import ulp_tensor
+from k3lab.formats.tensor import as_array, ulp_tensor
 
 ULP_EDGES = (-math.inf, *(-(2.0**k) for k in range(8, -5, -1)), *(2.0**k for k in range(-4, 9)), math.inf)
 """Edges of the signed ulp histogram: -256 .. -1/16, 1/16 .. 256, and beyond."""
@@ -52,7 +52,7 @@ class ErrorStats:
         self.count += ref.numel()
         self.finite += int(both.sum())
         self.mismatched += int((~both & ~_same(ref, got)).sum())
-        top = rounder.max_value
+        top = _top(rounder, ref)
         clipped = (ref.abs() > top) & (got.abs() == top)
         self.clipped += int((clipped & ref.isfinite()).sum())
         self.flushed += int(((ref != 0) & (got == 0)).sum())
@@ -108,6 +108,7 @@ class ErrorStats:
         return Figures(
             format=self.fmt,
             count=self.count,
+            finite=self.finite,
             mean=self.mean,
             rms=self.rms,
             relative_rms=_json(self.relative_rms),
@@ -132,6 +133,7 @@ class Figures:
 
     format: str
     count: int
+    finite: int
     mean: float
     rms: float
     relative_rms: float | None
@@ -144,6 +146,16 @@ class Figures:
     flushed_share: float
     mismatched: int
     ulp_histogram: list[int]
+
+
+def _top(rounder: formats.Rounder, ref: torch.Tensor) -> torch.Tensor:
+    """The largest value the format holds at each element: of MXFP4, 6 times its block's scale."""
+    if not isinstance(rounder.format, formats.MxFormat):
+        return torch.tensor(rounder.max_value, dtype=torch.float64, device=ref.device)
+    scales = formats.E8M0.decode(formats.mx.block_scale(as_array(ref), rounder.format.rule))
+    return (
+        torch.from_numpy(scales).double().repeat_interleave(formats.mx.BLOCK, dim=-1).to(ref.device) * formats.E2M1.max
+    )
 
 
 def error_stats(ref: torch.Tensor, got: torch.Tensor, fmt: str) -> ErrorStats:

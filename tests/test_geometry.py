@@ -34,6 +34,8 @@ def test_mini_keeps_the_structure():
     ("change", "named"),
     [
         ({"hidden": 2000}, "hidden"),
+        ({"hidden": 2048.0}, "hidden"),
+        ({"heads": True}, "heads"),
         ({"hidden": 1536}, "attention CTAs"),
         ({"tp": 3}, "tp"),
         ({"heads": 0}, "heads"),

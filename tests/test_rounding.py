@@ -94,6 +94,58 @@ def test_a_swap_that_is_no_format_is_refused_at_once(swap):
         Probe(swap={"k1.mix.x": swap})
 
 
+def test_a_probe_entered_twice_closes_for_good():
+    probe = Probe(ablate="*")
+    with probe, probe:
+        pass
+    assert rounded()[0] == BF16_THIRD
+
+
+def test_a_generator_closes_its_own_probe_only():
+    def holding():
+        with Probe(ablate="k1.mix.x"):
+            yield
+
+    held = holding()
+    next(held)
+    with Probe(swap={"k1.conv.out": "fp8"}):
+        held.close()
+        assert rounded()[0] == BF16_THIRD
+        assert rounded(point="k1.conv.out")[0] == 0.34375
+    assert rounded(point="k1.conv.out")[0] == BF16_THIRD
+
+
+def test_inject_moves_an_mxfp4_value_by_steps_of_its_block():
+    values = torch.full((1, 32), 0.5)
+    values[0, 1] = 3.0  # amax 3 = 1.5 x 2: scale 1/2, so that 3 is the largest value and 0.5 is 1 x 1/2
+    with Probe(inject={"k1.mix.x": ((0, 0), +1)}):
+        assert rounded(values, fmt="mxfp4:even")[0, 0] == 0.75
+    with Probe(inject={"k1.mix.x": ((0, 1), -1)}):
+        assert rounded(values, fmt="mxfp4:even")[0, 1] == 2.0
+
+
+def test_random_nudges_differ_from_call_to_call_and_repeat_by_seed():
+    a, b = torch.linspace(1, 2, 1000), torch.linspace(1, 3, 1000)
+    with Probe(swap={"hw.exp2": "ulp:random:1"}):
+        first, second, again = (pass_through("hw.exp2", x, "fp32") for x in (a, b, a))
+    assert torch.equal(first, again)
+    assert not torch.equal((first - a).sign(), (second - b).sign())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"swap": {"k1.gates.b*": "bf16"}},
+        {"ablate": "k1.gates.beta"},
+        {"inject": {"k1.con*": ((0, 0), 1)}},
+        {"inject": {"k1.gates.beta": ((0, 0, 0), 1)}},
+    ],
+)
+def test_what_could_only_do_nothing_is_refused(wrong):
+    with pytest.raises(BadInput):
+        k3lab.probe(**wrong)
+
+
 @pytest.mark.parametrize("pattern", ["k1.mx.x", "k9.*", "hw.tan"])
 def test_a_pattern_that_names_no_point_is_refused(pattern):
     with pytest.raises(BadInput, match="expected a glob that names a rounding point"):

@@ -65,7 +65,15 @@ def attend(query: torch.Tensor, entries: torch.Tensor, seen: torch.Tensor, laten
     scores = scores.masked_fill(~seen[:, None], -torch.inf)
     lse = scores.logsumexp(-1)
     weights = (scores - lse[..., None]).exp().masked_fill(~seen[:, None], 0.0)  # a token that sees nothing has lse -inf
-    return Partial(torch.einsum("sht,tl->shl", weights, entries[:, :latent]), lse)
+    return Partial(_weighted(weights, entries[:, :latent], seen), lse)
+
+
+def _weighted(weights: torch.Tensor, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """Each token's `weights: [S, H, T]` over `values: [T, KV_LORA]`; a NaN it does not see must not reach it."""
+    if values.isfinite().all():
+        return torch.einsum("sht,tl->shl", weights, values)
+    mine = [w @ values.masked_fill(~s[:, None], 0.0) for w, s in zip(weights, seen, strict=True)]
+    return torch.stack(mine)
 
 
 def merge(parts: list[Partial]) -> Partial:

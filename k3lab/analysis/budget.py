@@ -8,7 +8,8 @@ from k3lab.analysis.ends import derived, end_names, error_by_rank, every_rank
 from k3lab.analysis.report import Budget, BudgetRow
 from k3lab.backends import Run, run
 from k3lab.cases.case import Case
-from k3lab.rounding import Probe
+from k3lab.errors import expect
+from k3lab.rounding import Probe, active_changes
 
 ORDER = "torch"
 HW_ROWS = ("hw.exp2", "hw.rsq")
@@ -35,6 +36,9 @@ def error_budget(
     Raises:
         BadInput: as `run` does.
     """
+    expect(not active_changes(), "error budget", "no probe that changes values around it", active_changes())
+    if oracle is not None:
+        expect(oracle.case.hash == case.hash, "oracle run", "a run of the same case", "another case")
     if oracle is None:
         progress("oracle")
         oracle = run(launch, case, backend="oracle", device=device)

@@ -15,15 +15,17 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpecBase
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from k3lab import formats
 from k3lab.analysis.report import Budget, PointRow, Report
-from k3lab.analysis.words import plain, share_text
+from k3lab.analysis.words import listed, plain, share_text
 from k3lab.stats import ULP_EDGES, Figures
 
 WIDTH = 10.0  # inches: 1000 px of page at 100 dpi
 DPI = 150
+BAR, LABELS = 0.14, 0.5  # inches of a colour bar below panels, and of its labels
 OWN, TOTAL, INK, FAINT = "#E69F00", "#0072B2", "#222222", "#8a8a8a"
 NO_ORACLE = "no oracle run: nothing to hold the values against"
 
@@ -57,7 +59,7 @@ def error_by_stage(report: Report) -> Figure:
     axes.set_yticks(places, [row.name for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("relative rms error (rms error / rms value); further left is better")
-    axes.set_ylabel("rounding point, first to last")
+    axes.set_ylabel("rounding point, first to last", labelpad=8)
     axes.grid(axis="x", which="both", alpha=0.25)
     top = axes.secondary_xaxis("top", functions=(_to_db, _from_db))
     top.set_xlabel("signal-to-noise ratio (dB)")
@@ -100,7 +102,7 @@ def heat_maps(report: Report) -> Figure:
     if not rows:
         return _note("Where the error sits", NO_ORACLE)
     tokens = max(len(row.heat or ()) for row in rows)
-    figure, panels = _grid(rows, columns=2, height=min(2.6, 1.15 + 0.09 * tokens))
+    figure, panels = _grid(rows, columns=2, height=min(2.6, 1.15 + 0.09 * tokens), foot=BAR)
     low, high = _heat_limits(rows)
     norm = LogNorm(low, high)
     for axes, row in zip(panels, rows, strict=True):
@@ -108,12 +110,13 @@ def heat_maps(report: Report) -> Figure:
         axes.set_facecolor("#dddddd")
         image = axes.imshow(heat, aspect="auto", cmap="viridis", norm=norm, interpolation="nearest")
         axes.set_title(row.name, fontsize=9)
-        axes.set_xlabel(f"channel block (about {_block_width(row, heat.shape):.0f} channels each)", fontsize=8)
+        axes.set_xlabel(_block_label(_block_width(row, heat.shape)), fontsize=8)
         axes.set_ylabel("token", fontsize=8)
         axes.yaxis.set_major_locator(FixedLocator(_token_ticks(heat.shape[0])))
         axes.tick_params(labelsize=7)
-    bar = figure.colorbar(image, ax=panels, location="bottom", shrink=0.6, aspect=45, extend="both")
-    ticks = [2.0**k for k in range(-8, 24) if low <= 2.0**k <= high]
+    foot = figure.add_subplot(_spec(panels[0])[-1, :], label="<colorbar>")
+    bar = figure.colorbar(image, cax=foot, orientation="horizontal", extend="both")
+    ticks = [2.0**k for k in range(-8, 24) if low <= 2.0**k <= high] or [low, high]
     bar.set_ticks(ticks[:: math.ceil(len(ticks) / 10)])
     bar.ax.xaxis.set_minor_locator(NullLocator())
     bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
@@ -174,7 +177,7 @@ def budget_map(report: Report) -> Figure:
     axes = figure.add_subplot()
     image = axes.imshow(np.nan_to_num(shares), aspect="auto", cmap="cividis", norm=Normalize(0, 1))
     for (i, j), share in np.ndenumerate(shares):
-        text = "" if math.isnan(share) else share_text(share)
+        text = "–" if math.isnan(share) else share_text(share)
         axes.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if not share > 0.5 else "black")
     axes.set_xticks(range(len(tensors)), tensors)
     axes.set_yticks(range(len(labels)), labels)
@@ -232,11 +235,20 @@ def _db_ticks(low: float, high: float) -> list[float]:
     return [float(v) for v in np.arange(math.ceil(worst / step) * step, best, step)]
 
 
-def _grid(rows: list[PointRow], columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel a row of the report, `columns` side by side."""
+def _grid(rows: list[PointRow], columns: int, height: float, foot: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """A figure with one panel a row of the report, `columns` side by side; a last line of `foot` inches stays free."""
     lines = max(1, math.ceil(len(rows) / columns))
-    figure = Figure(figsize=(WIDTH, 1.0 + height * lines), layout="constrained")
-    return figure, [figure.add_subplot(lines, columns, place + 1) for place in range(len(rows))]
+    heights = [height] * lines + ([foot] if foot else [])
+    figure = Figure(figsize=(WIDTH, 1.0 + sum(heights) + (LABELS if foot else 0.0)), layout="constrained")
+    grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
+    return figure, [figure.add_subplot(grid[divmod(place, columns)]) for place in range(len(rows))]
+
+
+def _spec(panel: Axes) -> GridSpecBase:
+    """The grid that `panel` stands in."""
+    spec = panel.get_gridspec()
+    assert spec is not None
+    return spec
 
 
 def _percent(figures: Figures) -> list[float]:
@@ -272,6 +284,12 @@ def _heat_limits(rows: list[PointRow]) -> tuple[float, float]:
 def _block_width(row: PointRow, shape: tuple[int, ...]) -> float:
     """Channels a column of the heat map stands for."""
     return math.prod(row.shape) / (shape[0] * shape[1])
+
+
+def _block_label(width: float) -> str:
+    """`channel`, `channel block (4 channels each)`, `channel block (36 or 37 channels each)`."""
+    sizes = dict.fromkeys((math.floor(width), math.ceil(width)))
+    return "channel" if width == 1 else f"channel block ({listed(map(str, sizes), 'or')} channels each)"
 
 
 def _token_ticks(tokens: int) -> list[int]:

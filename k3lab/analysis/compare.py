@@ -10,8 +10,25 @@ from typing import Any
 import torch
 
 from k3lab import formats
-from k3lab.analysis.ends import every_rank, own_ranks, run_error, tensor_format, tensor_kind, tensor_names
-from k3lab.analysis.report import Difference, PointRow, Report, SpreadRow, TensorRow, Verdict
+from k3lab.analysis.ends import (
+    every_rank,
+    own_ranks,
+    run_error,
+    tensor_about,
+    tensor_format,
+    tensor_kind,
+    tensor_names,
+)
+from k3lab.analysis.report import (
+    BIT_EQUAL,
+    CORRECTLY_ROUNDED,
+    Difference,
+    PointRow,
+    Report,
+    SpreadRow,
+    TensorRow,
+    Verdict,
+)
 from k3lab.backends import Run
 from k3lab.errors import expect
 from k3lab.formats.tensor import as_array, ulp_tensor
@@ -65,7 +82,7 @@ def _point_rows(run: Run, oracle: Run | None) -> list[PointRow]:
 
 def _point_row(run: Run, name: str, true: Sequence[Passed] | None) -> PointRow:
     point, passed = run.launch.points[name], run.points[name]
-    unit = passed[0].fmt or point.fmt
+    unit = passed[0].fmt if passed[0].fmt and not passed[0].fmt.startswith("ulp:") else point.fmt
     own, total = ErrorStats(unit), ErrorStats(unit)
     for one in passed:
         own.update(one.before, one.after)
@@ -77,10 +94,11 @@ def _point_row(run: Run, name: str, true: Sequence[Passed] | None) -> PointRow:
         about=point.about,
         format=passed[0].fmt or "ablated",
         shape=list(passed[0].after.shape),
+        ranks=len(passed),
         own=own.figures(),
         total=total.figures() if true else None,
         heat=_heat(point, passed[0], true[0], unit) if true else None,
-        codes=code_counts(passed) if passed[0].fmt else None,
+        codes=code_counts(passed) if passed[0].fmt == unit else None,
     )
 
 
@@ -128,17 +146,21 @@ def _block_rms(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _tensor_rows(run: Run, reference: Run, oracle: Run | None) -> list[TensorRow]:
-    return [
-        TensorRow(
-            name=name,
-            kind=tensor_kind(run, name),
-            format=tensor_format(run, name),
-            shape=list(every_rank(run, name)[0].shape),
-            difference=run_difference(run, reference, name),
-            total=run_error(run, oracle, name).figures() if oracle else None,
-        )
-        for name in tensor_names(run)
-    ]
+    return [_tensor_row(run, reference, oracle, name) for name in tensor_names(run)]
+
+
+def _tensor_row(run: Run, reference: Run, oracle: Run | None, name: str) -> TensorRow:
+    held = own_ranks(run, name)
+    return TensorRow(
+        name=name,
+        kind=tensor_kind(run, name),
+        about=tensor_about(run, name),
+        format=tensor_format(run, name),
+        shape=list(held[0][1].shape),
+        ranks=len(held),
+        difference=run_difference(run, reference, name),
+        total=run_error(run, oracle, name).figures() if oracle else None,
+    )
 
 
 def run_difference(run: Run, reference: Run, name: str) -> Difference:
@@ -166,22 +188,26 @@ def difference(got: torch.Tensor, want: torch.Tensor, unit: str) -> Difference:
 
 
 def _verdicts(run: Run, reference: Run, points: list[PointRow], tensors: list[TensorRow]) -> list[Verdict]:
-    verdicts = [_half_ulp(row) for row in points if row.format != "ablated" and formats.parse(row.format).nearest]
+    verdicts = [_half_ulp(row) for row in points if _rounds_to_nearest(row.format)]
     if run.backend not in ("twin", "oracle") and reference.backend == "twin" and reference.order == "kernel":
         verdicts += [_bit_equal(row) for row in tensors]
     return verdicts
+
+
+def _rounds_to_nearest(spec: str) -> bool:
+    return spec != "ablated" and not spec.startswith("ulp:") and formats.parse(spec).nearest
 
 
 def _half_ulp(row: PointRow) -> Verdict:
     # Half an ulp bounds a nearest-even rounding of every value the format's range holds.
     worst = row.own.max_ulp_in_range
     fine = worst is not None and worst <= HALF_ULP
-    return Verdict(row.name, "own error at most half an ulp", f"{worst:.3g} ulp" if worst is not None else "-", fine)
+    return Verdict(row.name, CORRECTLY_ROUNDED, f"{worst:.3g} ulp" if worst is not None else "-", fine)
 
 
 def _bit_equal(row: TensorRow) -> Verdict:
     measured = f"{row.difference.differ} of {row.difference.count} differ"
-    return Verdict(row.name, "kernel equal to twin bit for bit", measured, row.difference.differ == 0)
+    return Verdict(row.name, BIT_EQUAL, measured, row.difference.differ == 0)
 
 
 def mfma_spread(run: Run, other: Run) -> list[SpreadRow]:

@@ -19,13 +19,17 @@ class Derived:
     """A tensor computed from a run's outputs: every rank's, rounded at `point`, where `possible` for its case."""
 
     name: str
+    about: str
     fmt: str
     point: str
     compute: Callable[[Run], list[torch.Tensor]]
     possible: Callable[[Case], bool]
 
 
-DERIVED: dict[str, tuple[Derived, ...]] = {"m1a": (Derived("attention", "bf16", POINT, decode_attention, can_attend),)}
+ATTENTION = Derived(
+    "attention", "decode attention on the outputs, gated: K2a's core", "bf16", POINT, decode_attention, can_attend
+)
+DERIVED: dict[str, tuple[Derived, ...]] = {"m1a": (ATTENTION,)}
 """By launch."""
 
 
@@ -57,6 +61,11 @@ def tensor_kind(run: Run, name: str) -> str:
 def every_rank(run: Run, name: str) -> list[torch.Tensor]:
     """The tensor `name` of every rank."""
     return [values[name] for values in run.ranks] if name in run.values else derived(run.case)[name].compute(run)
+
+
+def tensor_about(run: Run, name: str) -> str:
+    """What `name` is, in a phrase."""
+    return run.launch.about_of(name) if name in run.values else derived(run.case)[name].about
 
 
 def own_ranks(run: Run, name: str) -> list[tuple[int, torch.Tensor]]:

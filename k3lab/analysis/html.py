@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from k3lab.analysis import sentences
-from k3lab.analysis.report import Budget, BudgetRow, Difference, Figures, Report
+from k3lab.analysis.glossary import glossary
+from k3lab.analysis.report import Budget, BudgetRow, Difference, Figures, PointRow, Report, TensorRow
 from k3lab.analysis.words import decibel, number, percent, shape, share_text
 
 ALTERNATIVES = {
@@ -24,19 +25,24 @@ ALTERNATIVES = {
 
 def render(report: Report, against: Report | None = None) -> str:
     """The whole page; with an older report, what changed since is listed too."""
+    case = sentences.case(report)
     return _page(
         "report.html.j2",
         report=report,
+        title=sentences.title(report),
         charts=_charts(report),
-        formats=" ".join(row.format for row in report.points),
-        case=sentences.case(report),
+        glossary=glossary(report, case),
+        case=case,
         created=_when(report),
+        decisive=sentences.decisive(report),
         verdict=sentences.verdict(report),
         verdict_about=sentences.verdict_about(report),
         answers=sentences.answers(report),
         difference=sentences.difference(report),
         difference_title=sentences.difference_title(report),
         tensors_about=sentences.tensors_about(report),
+        slots_about=sentences.slots_about(report),
+        ranks_about=sentences.ranks_about(report),
         uncertainty=sentences.uncertainty(report),
         remains=sentences.remains(report),
         budget=list(_budget(report.budget)),
@@ -52,7 +58,14 @@ def render(report: Report, against: Report | None = None) -> str:
 
 def summary(report: Report) -> str:
     """The answer in a few lines of HTML, for notebooks."""
-    return _page("summary.html.j2", report=report, verdict=sentences.verdict(report), answers=sentences.answers(report))
+    return _page(
+        "summary.html.j2",
+        report=report,
+        title=sentences.title(report),
+        verdict=sentences.verdict(report),
+        verdict_about=sentences.verdict_about(report),
+        answers=sentences.answers(report),
+    )
 
 
 def index(reports: Mapping[str, Report]) -> str:
@@ -66,10 +79,11 @@ def _when(report: Report) -> str:
 
 def _headline(report: Report) -> dict[str, Any]:
     return {
-        "launch": report.launch,
+        "title": sentences.title(report),
         "published": report.published,
         "about": report.about,
         "passed": report.passed,
+        "decisive": sentences.decisive(report),
         "verdict": sentences.verdict(report),
         "worst": max(sentences.answers(report), key=lambda answer: answer.relative_rms, default=None),
         "case": sentences.case(report),
@@ -93,7 +107,7 @@ def _environment() -> Environment:
         percent=percent,
         share=share_text,
         decibel=decibel,
-        shape=shape,
+        held=_held,
         bias=_bias,
         differing=sentences.differing_short,
         anything=_anything,
@@ -108,6 +122,10 @@ def _charts(report: Report) -> dict[str, dict[str, str]]:
     return {
         name: {"alt": ALTERNATIVES[name], "data": base64.b64encode(data).decode("ascii")} for name, data in pngs.items()
     }
+
+
+def _held(row: PointRow | TensorRow) -> str:
+    return shape(row.shape, row.ranks)
 
 
 def _bias(figures: Figures) -> str:
@@ -133,13 +151,13 @@ def _budget(budget: Budget | None) -> Iterator[dict[str, Any]]:
             "tensor": tensor,
             "all_on": budget.all_on[tensor],
             "none_on": budget.none_on[tensor],
-            "rows": [{**vars(row), "note": _note(budget, row)} for row in rows],
+            "rows": [{**vars(row), "reached": budget.reaches(row), "note": _note(budget, row)} for row in rows],
         }
 
 
 def _note(budget: Budget, row: BudgetRow) -> str:
     if not budget.reaches(row):
-        return "does not reach this tensor"
+        return "cannot reach this tensor" if row.only == budget.none_on[row.tensor] else "less than a millionth"
     if budget.repeated(row):
         return "taking it away changes nothing: another point rounds the same value"
     return ""
@@ -168,4 +186,4 @@ def _facts(facts: Any, path: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             yield from _facts(value, (*path, name))
         else:
-            yield ".".join((*path, name)), value
+            yield ".".join((*path, name)), "none" if value == [] else value

@@ -42,7 +42,7 @@ def make_report(
     if spread:
         report = replace(report, spread=list(_spread(kernel, progress)))
     if budget:
-        report = replace(report, budget=error_budget(launch, case, device, progress, oracle))
+        report = report.with_budget(error_budget(launch, case, device, progress, oracle))
     return report
 
 

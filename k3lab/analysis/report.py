@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,11 +12,15 @@ from typing import Any
 
 import jsonschema
 
-from k3lab.errors import BadInput
+from k3lab.analysis.words import plural
+from k3lab.errors import BadInput, expect
 from k3lab.files import write_text
 from k3lab.stats import Figures
 
 VERSION = 1
+CORRECTLY_ROUNDED = "own error at most half an ulp"
+BIT_EQUAL = "kernel equal to twin bit for bit"
+LEAST_SHARE = 1e-6  # of the error energy: less is what fp32 sums leave, not a rounding
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class PointRow:
 
     `heat` is the built-up rms error over the rms ulp, one row a token, one column a channel block: the ulp of a single
     value near 0 does not drown the rest. `codes` counts how often each code of a 4- or 8-bit format was used, by code.
+    `shape` is that of one rank's values, `ranks` how many ranks have their own; figures and codes are over all of them,
+    `heat` is of the first.
     """
 
     name: str
@@ -46,6 +52,7 @@ class PointRow:
     about: str
     format: str
     shape: list[int]
+    ranks: int
     own: Figures
     total: Figures | None
     heat: list[list[float]] | None
@@ -54,19 +61,30 @@ class PointRow:
 
 @dataclass(frozen=True)
 class TensorRow:
-    """An exposed tensor: its difference from the reference run and its error against the oracle."""
+    """An exposed tensor: its difference from the reference run and its error against the oracle.
+
+    `shape` is one rank's, `ranks` how many have their own; the figures are over all of them. The difference is of every
+    element; of states and caches, the error is of the slots that the launch wrote.
+    """
 
     name: str
     kind: str
+    about: str
     format: str
     shape: list[int]
+    ranks: int
     difference: Difference
     total: Figures | None
+
+    @property
+    def partly_written(self) -> bool:
+        """Whether the error is of fewer elements than the difference."""
+        return self.total is not None and self.total.count < self.difference.count
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A bound that is judged: what, the bound, what was measured, and whether it held."""
+    """A bound that is judged: what, the bound (one of the two above), what was measured, whether it held."""
 
     name: str
     bound: str
@@ -112,8 +130,8 @@ class Budget:
         return (self.none_on[tensor] / everything) ** 2 if everything else None
 
     def reaches(self, row: BudgetRow) -> bool:
-        """Whether the row's point changes the tensor: with it alone on, the error is not what it is with nothing on."""
-        return row.only != self.none_on[row.tensor]
+        """Whether the row's point changes the tensor, by a share of its error that is worth naming."""
+        return row.only != self.none_on[row.tensor] and (row.share or 0.0) >= LEAST_SHARE
 
     def repeated(self, row: BudgetRow) -> bool:
         """Whether taking the point away leaves the error (within 1 in 1000): another point narrows the same value."""
@@ -158,6 +176,22 @@ class Report:
         """Whether every judged bound held."""
         return all(verdict.passed for verdict in self.verdicts)
 
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of the run; None where the launch knows none."""
+        ranks: int | None = self.provenance["run"]["case"]["key"].get("ranks")
+        return ranks
+
+    def with_budget(self, budget: Budget | None) -> Report:
+        """This report with another error budget."""
+        return replace(self, budget=budget)
+
+    def __repr__(self) -> str:
+        ranks = f", {plural(self.ranks, 'rank')}" if self.ranks else ""
+        run, reference = (_ran(self.provenance[role]) for role in ("run", "reference"))
+        held = f"{sum(v.passed for v in self.verdicts)} of {plural(len(self.verdicts), 'bound')} held"
+        return f"Report({self.launch}{ranks}, {run} against {reference}, {held})"
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -177,7 +211,7 @@ class Report:
         try:
             data = json.loads(text)
             jsonschema.validate(data, schema())
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise BadInput(f"{where}: expected a report in JSON, got text that is none ({error}).") from None
         except jsonschema.ValidationError as error:
             at = "/".join(str(part) for part in error.absolute_path) or "the top"
@@ -194,8 +228,9 @@ class Report:
             BadInput: when the file cannot be read or is no report.
         """
         try:
+            expect(Path(path).is_file(), f"report {str(path)!r}", "a readable JSON file", "none of that name")
             text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise BadInput(f"report {str(path)!r}: expected a readable JSON file, got {error}.") from None
         return cls.from_json(text, where=f"report {str(path)!r}")
 
@@ -241,6 +276,12 @@ def schema() -> dict[str, Any]:
     """The JSON Schema of report.json."""
     text = resources.files("k3lab.analysis").joinpath("report.schema.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
+
+
+def _ran(facts: Mapping[str, Any]) -> str:
+    """`twin kernel order`, `oracle`."""
+    backend, order = facts["backend"], facts["order"]
+    return str(backend) if order == backend else f"{backend} {order} order"
 
 
 def _figures(data: dict[str, Any] | None) -> Figures | None:
@@ -304,4 +345,13 @@ def _flat(report: Report) -> Mapping[tuple[str, str], Any]:
     for budget_row in report.budget.rows if report.budget else ():
         flat[f"{budget_row.point} -> {budget_row.tensor}", "budget.only"] = budget_row.only
         flat[f"{budget_row.point} -> {budget_row.tensor}", "budget.share"] = budget_row.share
+        flat[f"{budget_row.point} -> {budget_row.tensor}", "budget.without"] = budget_row.without
+    for name in report.budget.all_on if report.budget else ():
+        assert report.budget
+        flat[name, "budget.all_on"] = report.budget.all_on[name]
+        flat[name, "budget.none_on"] = report.budget.none_on[name]
+    for verdict in report.verdicts:
+        flat[verdict.name, f"verdict: {verdict.bound}"] = verdict.passed
+    for spread in report.spread:
+        flat[spread.tensor, f"differ under MFMA model {spread.model}"] = spread.difference.differ
     return flat

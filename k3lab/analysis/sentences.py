@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from k3lab.analysis.report import Budget, BudgetRow, Difference, Figures, Report, SpreadRow, TensorRow
-from k3lab.analysis.words import decibel, listed, number, percent, plural, share_text
+from k3lab.analysis.report import (
+    BIT_EQUAL,
+    CORRECTLY_ROUNDED,
+    Budget,
+    BudgetRow,
+    Difference,
+    Figures,
+    PointRow,
+    Report,
+    SpreadRow,
+    TensorRow,
+    Verdict,
+)
+from k3lab.analysis.words import decibel, listed, number, percent, plural, shape, share_text
 
 NAMED_SHARE = 0.05  # contributors below this share are not named in sentences
 NAMED = 3
 BOUNDS = {
-    "own error at most half an ulp": "each rounding by itself is off by at most half an ulp, as good as can be",
-    "kernel equal to twin bit for bit": "the kernel gives the same bits as its twin",
+    BIT_EQUAL: ("tensor", "equal to the twin's, bit for bit"),
+    CORRECTLY_ROUNDED: ("rounding", "correctly rounded"),
 }
+"""By bound: what is judged, and what it is where the bound holds."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +40,38 @@ class Answer:
     relative_rms: float
 
 
+def title(report: Report) -> str:
+    """`m1a, 8 ranks`; the launch alone where it knows no ranks."""
+    return f"{report.launch}, {plural(report.ranks, 'rank')}" if report.ranks else report.launch
+
+
 def verdict(report: Report) -> str:
-    """`All 8 bounds held.`"""
-    count = len(report.verdicts)
-    if not count:
-        return "No bound was judged."
-    failed = sum(not v.passed for v in report.verdicts)
+    """`All 8 roundings are correctly rounded.`; of a kernel's run first whether its bits are the twin's."""
+    bounds = sorted(dict.fromkeys(v.bound for v in report.verdicts), key=lambda bound: bound != BIT_EQUAL)
+    outcomes = (_outcome(bound, [v for v in report.verdicts if v.bound == bound]) for bound in bounds)
+    return " ".join(outcomes) or "No bound was judged."
+
+
+def _outcome(bound: str, verdicts: list[Verdict]) -> str:
+    noun, good = BOUNDS.get(bound, ("value", f"within the bound ({bound})"))
+    failed = sum(not v.passed for v in verdicts)
     if failed:
-        return f"{failed} of {plural(count, 'bound')} failed."
-    return "The one bound held." if count == 1 else f"All {count} bounds held."
+        return f"{failed} of {plural(len(verdicts), noun)} {'is' if failed == 1 else 'are'} not {good}."
+    return f"The one {noun} is {good}." if len(verdicts) == 1 else f"All {len(verdicts)} {noun}s are {good}."
 
 
 def verdict_about(report: Report) -> str:
-    """What was judged; where a bound failed, where and by how much."""
+    """Where a bound failed, where and by how much; else what a check of the roundings is worth."""
     failed = [f"{v.name} ({v.bound}: measured {v.measured})" for v in report.verdicts if not v.passed]
     if failed:
         return f"Failed: {listed(failed)}."
-    bounds = list(dict.fromkeys(v.bound for v in report.verdicts))
-    return f"Judged: {listed(BOUNDS.get(bound, bound) for bound in bounds)}." if bounds else ""
+    sane = any(v.bound == CORRECTLY_ROUNDED for v in report.verdicts)
+    return "Sanity check: each rounding to the nearest value is off by at most half an ulp." if sane else ""
+
+
+def decisive(report: Report) -> bool:
+    """Whether the verdict is news: it is about a kernel, or something failed; a twin's roundings ought to hold."""
+    return not report.passed or any(v.bound != CORRECTLY_ROUNDED for v in report.verdicts)
 
 
 def answers(report: Report) -> list[Answer]:
@@ -53,7 +80,7 @@ def answers(report: Report) -> list[Answer]:
 
 
 def _answer(report: Report, row: TensorRow, total: Figures) -> Answer:
-    return Answer(row.name, _about(report, row.name), error(total), _sources(report, row), total.relative_rms or 0.0)
+    return Answer(row.name, row.about, error(total), _sources(report, row), total.relative_rms or 0.0)
 
 
 def end_tensors(report: Report) -> list[TensorRow]:
@@ -66,6 +93,21 @@ def end_tensors(report: Report) -> list[TensorRow]:
 
 def error(total: Figures) -> str:
     """`rms error 1.78 × 10⁻³, one part in 278 of its rms value (SNR 48.9 dB)`."""
+    return ", ".join(part for part in (_finite_error(total), unlike(total)) if part)
+
+
+def unlike(figures: Figures) -> str:
+    """What the figures leave out: values that are not finite, here or in the reference."""
+    if figures.mismatched:
+        gone = f"{figures.mismatched} of {figures.count} values"
+        return f"but {gone} are NaN or infinite on one side only, and left out of these figures"
+    left = figures.count - figures.finite
+    return f"{left} of {figures.count} values are NaN or infinite, and left out of these figures" if left else ""
+
+
+def _finite_error(total: Figures) -> str:
+    if not total.finite:
+        return "no finite value to hold against the oracle"
     if total.rms == 0:
         return "exact"
     parts = f", one part in {number(1 / total.relative_rms)} of its rms value" if total.relative_rms else ""
@@ -100,18 +142,6 @@ def _names(group: list[BudgetRow]) -> str:
     return f"{names} (they round the same value)" if len(group) > 1 else names
 
 
-def _about(report: Report, tensor: str) -> str:
-    from k3lab.launches import LAUNCHES
-
-    launch = LAUNCHES.get(report.launch)
-    if launch is None:
-        return ""
-    abouts = {name.rpartition(".")[2]: point.about for name, point in launch.points.items()}
-    abouts |= {declared.name: declared.about for declared in launch.inputs}
-    abouts |= {made.name: made.about for made in launch.made}
-    return abouts.get(tensor, "")
-
-
 def ordering_only(report: Report) -> bool:
     """Whether run and reference are twins that differ in the order of their sums alone."""
     run, reference = report.provenance["run"], report.provenance["reference"]
@@ -134,6 +164,28 @@ def tensors_about(report: Report) -> str:
             "taken in another order. It is what ordering alone does, reported and not judged; it is no fault of either."
         )
     return f"The middle columns hold {run} against {reference}, bit for bit."
+
+
+def slots_about(report: Report) -> str:
+    """Which tensors' two kinds of columns count different elements."""
+    parts = [_slots(row, row.total) for row in report.tensors if row.total and row.partly_written]
+    if not parts:
+        return ""
+    return (
+        "Of states and caches the launch writes some slots and leaves the others: values that differ are counted over "
+        f"every slot, the error against the oracle over those it wrote ({listed(parts)})."
+    )
+
+
+def _slots(row: TensorRow, total: Figures) -> str:
+    return f"{row.name}: {total.count} of {row.difference.count} values"
+
+
+def ranks_about(report: Report) -> str:
+    """What shapes with ranks in them mean, where there are any."""
+    rows: list[PointRow | TensorRow] = [*report.points, *report.tensors]
+    several = next((shape(row.shape, row.ranks) for row in rows if row.ranks > 1), "")
+    return several and f'"{several}": each of the ranks has its own, and figures are over all of them.'
 
 
 def difference(report: Report) -> str:

@@ -51,9 +51,10 @@ def decibel(value: float | None) -> str:
     return "–" if value is None else f"{_minus(f'{value:.1f}')} dB"
 
 
-def shape(sizes: Iterable[int]) -> str:
-    """`4 × 7168`."""
-    return " × ".join(str(size) for size in sizes) or "scalar"
+def shape(sizes: Iterable[int], ranks: int = 1) -> str:
+    """`4 × 7168`, or `8 ranks × 4 × 7168` where several ranks hold one each."""
+    several = [plural(ranks, "rank")] if ranks > 1 else []
+    return " × ".join([*several, *map(str, sizes)]) or "scalar"
 
 
 def listed(items: Iterable[str], word: str = "and") -> str:

@@ -10,8 +10,9 @@ from k3lab import launches
 from k3lab.arith import make
 from k3lab.backends.run import Run, device_name, versions
 from k3lab.cases.case import Case
-from k3lab.errors import BackendUnavailable, BadInput
+from k3lab.errors import BackendUnavailable, BadInput, expect
 from k3lab.launches.eager import run_twins
+from k3lab.rounding import active_changes
 
 BACKENDS = {
     "twin": "eager torch twins, in the kernel's order or torch's",
@@ -43,6 +44,7 @@ def run(
         BackendUnavailable: for a backend or device that cannot run here.
     """
     declared = launches.get(launch)
+    expect(isinstance(case, Case), "case", "a k3lab.Case", type(case).__name__)
     if case.launch != launch:
         raise BadInput(f"case: expected inputs of {launch}, got inputs of {case.launch}.")
     if backend not in BACKENDS:
@@ -50,7 +52,7 @@ def run(
     device = checked_device(device or "cpu")
     order = "oracle" if backend == "oracle" else order
     arith = make(order, launch, mfma)
-    assert case.checked  # raises with a sentence
+    case.check()
     start = time.perf_counter()
     ranks, points = run_twins(declared, case.key, case.ranks, arith, device)
     seconds = time.perf_counter() - start
@@ -61,6 +63,7 @@ def run(
         "order": order,
         "mfma": model,
         "device": device_name(device),
+        "probes": active_changes(),
         "case": case.describe(),
     }
     return Run(case, backend, order, model, device, ranks, points, seconds, provenance)

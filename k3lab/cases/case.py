@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from html import escape
 from typing import Any
 
@@ -38,6 +37,12 @@ class Case:
     allow_nonfinite: bool = False
     notes: Mapping[str, Any] = field(default_factory=dict)
     per_rank: Sequence[Mapping[str, torch.Tensor]] = ()
+    _kept: dict[str, tuple[object, object]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("key", LaunchKey), ("tensors", Mapping), ("per_rank", Sequence), ("seed", int)):
+            value = getattr(self, name)
+            expect(isinstance(value, kind), f"case {name}", f"a {kind.__name__}", type(value).__name__)
 
     @property
     def ranks(self) -> list[dict[str, torch.Tensor]]:
@@ -48,9 +53,9 @@ class Case:
     def declaration(self) -> Launch:
         return launches.get(self.launch)
 
-    @cached_property
+    @property
     def checked(self) -> bool:
-        """True once every tensor has been checked against the declaration (done on first use).
+        """True, once `check` has found nothing wrong.
 
         Raises:
             BadInput: naming the tensor, what was expected and what came.
@@ -59,11 +64,27 @@ class Case:
         return True
 
     def check(self) -> None:
-        """Check every tensor against the declaration.
+        """Check every tensor against the declaration; again only after torch has changed one in place.
 
         Raises:
             BadInput: naming the tensor, what was expected and what came.
         """
+        self._once("check", self._check)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the key and every tensor's name, shape, dtype and bits (strides do not count)."""
+        return str(self._once("hash", self._hash))
+
+    def _once(self, what: str, compute: Callable[[], object]) -> object:
+        """What `compute` gives, kept for as long as the tensors stay as they are (as torch counts their changes)."""
+        stamp = [(name, id(tensor), getattr(tensor, "_version", 0)) for name, tensor in self.stored.items()]
+        kept = self._kept.get(what)
+        if kept is None or kept[0] != stamp:
+            kept = self._kept[what] = (stamp, compute())
+        return kept[1]
+
+    def _check(self) -> None:
         declared = self.declaration
         self._check_ranks(declared)
         for rank, tensors in enumerate(self.ranks):
@@ -89,9 +110,7 @@ class Case:
         own = {f"rank.{r}/{name}": t for r, tensors in enumerate(self.per_rank) for name, t in tensors.items()}
         return {**self.tensors, **own}
 
-    @cached_property
-    def hash(self) -> str:
-        """SHA-256 over the key and every tensor's name, shape, dtype and bits (strides do not count)."""
+    def _hash(self) -> str:
         digest = hashlib.sha256()
         digest.update(json.dumps([self.launch, self.key.to_dict()], sort_keys=True).encode())
         for name, tensor in sorted(self.stored.items()):

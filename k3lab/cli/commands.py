@@ -39,12 +39,24 @@ def doctor(as_json: bool) -> None:
 @click.command()
 @click.argument("launch")
 @options.case_or_file
-@click.option("--backend", default="twin", show_default=True, help="Where to run: twin or oracle (see `k3lab doctor`).")
-@click.option("--order", default="kernel", show_default=True, help="Order of the twin's sums: kernel or torch.")
+@click.option(
+    "--backend",
+    type=options.Choice(options.BACKENDS),
+    default="twin",
+    show_default=True,
+    help="Where to run; `k3lab doctor` says which work here.",
+)
+@click.option(
+    "--order",
+    type=options.Choice(options.ORDERS),
+    default="kernel",
+    show_default=True,
+    help="Order of the twin's sums.",
+)
 @options.run_options
 @click.option("--out", type=Path, metavar="FILE", help="Also write every exposed tensor to a safetensors file.")
 def run(
-    launch: str, backend: str, order: str, mfma: str, device: str | None, out: Path | None, **described: Any
+    launch: str, backend: str, order: str, mfma: str | None, device: str | None, out: Path | None, **described: Any
 ) -> None:
     """Run LAUNCH on a case and list every tensor it exposes."""
     from k3lab import backends
@@ -52,10 +64,11 @@ def run(
     from k3lab.cli.saving import save_run
     from k3lab.files import check_writable
 
+    model = options.mfma_model(mfma, backend, order)
     if out is not None:
         check_writable(out.parent)
     case = options.make_case(launch, described)
-    made = backends.run(launch, case, backend=backend, order=order, mfma=mfma, device=device)
+    made = backends.run(launch, case, backend=backend, order=order, mfma=model, device=device)
     console = show.console()
     console.print(show.run_heading(made), soft_wrap=True)
     console.print(show.run_table(made))
@@ -78,7 +91,7 @@ def report(
     ctx: click.Context,
     launch: str,
     out: Path,
-    mfma: str,
+    mfma: str | None,
     device: str | None,
     no_budget: bool,
     no_spread: bool,
@@ -90,7 +103,7 @@ def report(
 
     `all` writes one for every launch and variant (M1a on one rank and on eight), and an index page.
     """
-    jobs = options.report_jobs(launch)
+    jobs = options.report_jobs(launch, described)
     old = _older(against, launch)
     one = launch != "all" or described["case_file"] is None
     expect(one, "--case", "one launch, as a case has the inputs of one", "all")
@@ -99,15 +112,17 @@ def report(
     from k3lab.files import check_writable, write_text
 
     check_writable(out)
+    model = options.mfma_model(mfma)
     parts = {"budget": not no_budget, "spread": not no_spread}
     reports = {}
     for folder, name, variant in jobs:
         case = options.make_case(name, described, variant, for_all=launch == "all")
-        with progress(folder, report_steps(case, **parts)) as step:
-            made = make_report(name, case, mfma=mfma, device=device, progress=step, **parts)
-        page = made.save(out / folder, against=old)
+        with progress(folder, report_steps(case, **parts) + 1) as step:
+            made = make_report(name, case, mfma=model, device=device, progress=step, **parts)
+            step("charts and page")
+            page = made.save(out / folder, against=old)
         reports[folder] = made
-        click.echo("\n".join([*show.report_lines(made), str(page)]))
+        click.echo("\n".join([*show.report_lines(folder, made), str(page)]))
         if old is not None:
             click.echo(f"{len(made.diff(old))} figures changed since {against}")
     if launch == "all":

@@ -47,7 +47,25 @@ def examine() -> dict[str, Any]:
         "gpu": _gpu_text(),
         "launches": list(LAUNCHES),
         "backends": [*works, *missing],
+        "lowering": lowering(),
     }
+
+
+def lowering() -> list[dict[str, Any]]:
+    """What `k3lab compile` can make of a launcher here."""
+    from k3lab.errors import BackendUnavailable
+    from k3lab.lowering import codegen
+
+    facts = []
+    for name, about, check in (
+        ("isa", "IR and gfx950 assembly by FlyDSL {}", codegen.version),
+        ("object", "code objects, linked by {}", codegen.find_linker),
+    ):
+        try:
+            facts.append({"name": name, "works": True, "why": about.format(check())})
+        except BackendUnavailable as error:
+            facts.append({"name": name, "works": False, "why": str(error)})
+    return facts
 
 
 def version_of(module: str, distribution: str) -> str | None:

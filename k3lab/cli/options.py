@@ -16,17 +16,39 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# Named here too, so that --help imports nothing heavy; a test holds them against what there is.
+BACKENDS = ("twin", "oracle", "sim", "gfx950", "cuda")
+ORDERS = ("kernel", "torch")
+MFMA_MODELS = ("fused", "sequential", "pairwise", "cdna3")
+VALUES = ("normal", "outliers", "tiny", "huge", "ties", "constant", "adversarial", "specials")
+SPECIALS = ("zeros", "subnormals", "infinities", "nans", "extremes")
+
 MAKER = ("values", "seed", "geometry", "tp", "null", "slots")
 """Case options that are no fields of a launch's key."""
+
+
+class Choice(click.Choice):
+    """One of a closed set, listed in --help; anything else ends in a sentence."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name = param.opts[0] if param else "option"
+        expect(value in self.choices, name, f"one of {', '.join(self.choices)}", repr(value))
+        return str(value)
+
 
 _CASE_OPTIONS = (
     click.option("--tokens", type=int, help="S: token rows of the step."),
     click.option("--qlen", type=int, help="L: tokens of each request; tokens is a multiple of it."),
     click.option("--nblocks", type=int, help="NB: earlier block outputs that the mix sees."),
-    click.option("--values", help="Distribution of the inputs: outliers (the default), normal, ties, specials, ..."),
+    click.option(
+        "--values",
+        help=f"Distribution of the inputs: {', '.join(VALUES)} (outliers by default). specials:SET[:TENSOR] puts one"
+        f" set ({', '.join(SPECIALS)}) into every float tensor, or into one.",
+    ),
     click.option("--seed", type=int, help="Seed of the inputs (0)."),
     click.option("--geometry", help="Sizes: k3 (the default) or mini, a small model of the same structure."),
     click.option("--tp", type=int, help="Tensor parallel size of --geometry k3: 1, 2, 4 or 8."),
+    click.option("--ranks", type=int, help="GPUs that share a layer (M1a, K2a): 1, 2, 4 or 8."),
     click.option("--no-delta", "delta", flag_value=False, default=None, help="Leave out the delta to the prefix."),
     click.option("--write-idx", type=int, help="Block the updated prefix is also written to."),
     click.option("--null", help="Null state slots: mixed (the default) or none."),
@@ -34,7 +56,12 @@ _CASE_OPTIONS = (
     click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other field of the key."),
 )
 _RUN_OPTIONS = (
-    click.option("--mfma", default="fused", show_default=True, help="Model of the matrix instruction's additions."),
+    click.option(
+        "--mfma",
+        type=Choice(MFMA_MODELS),
+        show_default="fused",
+        help="Model of the matrix instruction's additions, in kernel order.",
+    ),
     click.option("--device", help="Torch device: cpu (the default), cuda, cuda:1, ..."),
 )
 _CASE_FILE = click.option("--case", "case_file", type=Path, metavar="FILE", help="Inputs from `k3lab case make`.")
@@ -86,11 +113,27 @@ def make_case(
         expect(case.launch == launch, f"case file {str(path)!r}", f"inputs of {launch}", f"inputs of {case.launch}")
         return case
     maker = {name: given.pop(name) for name in MAKER if name in given}
+    twice = sorted(given.keys() & assigned)
+    expect(not twice, "--set", "fields that no other option gives", ", ".join(twice))
     key = {**(variant or {}), **given, **assigned}
+    known = {field.name for field in fields(declared.key_type)}
+    anywhere = known.union(*({field.name for field in fields(each.key_type)} for each in launches.LAUNCHES.values()))
+    unknown = sorted(set(key) - (anywhere if for_all else known))
+    expect(not unknown, f"{launch} option", f"one of {sorted(known)}", ", ".join(unknown))
     if for_all:
-        known = {field.name for field in fields(declared.key_type)}
         key = {name: value for name, value in key.items() if name in known}
     return cases.make_case(launch, **_with_geometry(maker), **key)
+
+
+def mfma_model(given: str | None, backend: str = "twin", order: str = "kernel") -> str:
+    """The MFMA model of a run: the one `given`, else the default.
+
+    Raises:
+        BadInput: for one given where no matrix instruction is modelled.
+    """
+    plain = "--backend oracle" if backend == "oracle" else "--order torch" if order == "torch" else ""
+    expect(not (given and plain), "--mfma", f"no MFMA model beside {plain}, which takes torch's own matmuls", given)
+    return given or MFMA_MODELS[0]
 
 
 def _with_geometry(maker: dict[str, Any]) -> dict[str, Any]:
@@ -122,8 +165,10 @@ def _parsed(value: str) -> Any:
     return value
 
 
-def report_jobs(name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+def report_jobs(name: str, described: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
     """What `report NAME` writes: (folder, launch, the variant's key fields); for `all`, every launch and variant.
+
+    A variant is left out where `described` gives a field that makes it one.
 
     Raises:
         BadInput: listing the launches when there is none of that name.
@@ -137,5 +182,6 @@ def report_jobs(name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
     jobs: list[tuple[str, str, Mapping[str, Any]]] = []
     for launch in LAUNCHES.values():
         jobs.append((launch.name, launch.name, {}))
-        jobs += [(f"{launch.name}-{variant}", launch.name, key) for variant, key in launch.variants.items()]
+        free = {name: key for name, key in launch.variants.items() if all(described.get(part) is None for part in key)}
+        jobs += [(f"{launch.name}-{variant}", launch.name, key) for variant, key in free.items()]
     return jobs

@@ -1,4 +1,4 @@
-"""Progress of long work, on stderr: a bar on a terminal, otherwise a line now and then."""
+"""Progress of long work, on stderr: what runs and about how long it will take, as a bar or as a line now and then."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ def progress(title: str, steps: int) -> Iterator[Report]:
     if not console.is_terminal:
         yield _lines(title, steps)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar_columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (*bar_columns, TimeElapsedColumn(), TextColumn("left, about"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=steps)
         begun = False
@@ -38,14 +46,24 @@ def progress(title: str, steps: int) -> Iterator[Report]:
 
 
 def _lines(title: str, steps: int) -> Report:
-    """A line for the first step, then at most one every `QUIET_SECONDS`."""
-    done, last = 0, float("-inf")
+    """A line for the first step, then at most one every `QUIET_SECONDS`, with an estimate of the time that is left."""
+    done, start = 0, time.monotonic()
+    last = float("-inf")
 
     def show(what: str) -> None:
         nonlocal done, last
+        now = time.monotonic()
+        if now - last >= QUIET_SECONDS:
+            last = now
+            click.echo(f"{title}: {what} ({done + 1} of {steps}{_left(done, steps, now - start)})", err=True)
         done += 1
-        if time.monotonic() - last >= QUIET_SECONDS:
-            last = time.monotonic()
-            click.echo(f"{title}: {what} ({done} of {steps})", err=True)
 
     return show
+
+
+def _left(done: int, steps: int, seconds: float) -> str:
+    """`, about 40 s left`, if the steps to come take as long as those `done`; nothing before the first is."""
+    if not done:
+        return ""
+    left = seconds / done * (steps - done)
+    return f", about {left:.0f} s left" if left < 100 else f", about {left / 60:.0f} min left"

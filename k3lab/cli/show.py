@@ -14,7 +14,7 @@ from rich.text import Text
 
 from k3lab.analysis import sentences
 from k3lab.analysis.report import Budget, Report
-from k3lab.analysis.words import number, shape, share_text
+from k3lab.analysis.words import number, plural, shape, share_text
 
 if TYPE_CHECKING:
     from k3lab.backends import Run
@@ -89,12 +89,15 @@ def case_facts(case: Case) -> dict[str, Any]:
     return {**case.describe(), "ranks": len(case.ranks), "tensors": tensors}
 
 
-def report_lines(report: Report) -> list[str]:
-    """Verdict and results, one line each."""
-    lines = [f"{report.launch}: {sentences.verdict(report)} {sentences.verdict_about(report)}".rstrip()]
+def report_lines(folder: str, report: Report) -> list[str]:
+    """What was compared, the results, and the verdict (first where it decides something), one line each."""
+    ranks = f" ({plural(report.ranks, 'rank')})" if report.ranks else ""
+    lines = [f"{folder}{ranks}: {report.labels['run']} against {report.labels['reference']}."]
     for answer in sentences.answers(report):
         parts = [part for part in (answer.error, answer.sources) if part]
         lines.append(f"  {answer.tensor}: {'; '.join(parts)}.")
+    verdict = f"  {sentences.verdict(report)} {sentences.verdict_about(report)}".rstrip()
+    lines.insert(1 if sentences.decisive(report) else len(lines), verdict)
     return lines
 
 
@@ -102,13 +105,15 @@ def budget_table(launch: str, budget: Budget) -> Table:
     """Shares by rounding point and end tensor."""
     tensors = list(budget.all_on)
     made = table("the only rounding that is on", *tensors, title=f"{launch}: share of each end tensor's error energy")
+    made.caption = "–: cannot reach the tensor, or explains less than a millionth of its error"
+    made.caption_justify = "left"
     shares = {(row.point, row.tensor): row for row in budget.rows}
     for point in dict.fromkeys(row.point for row in budget.rows):
         cells = []
         for tensor in tensors:
             row = shares[point, tensor]
             reached = row.share is not None and budget.reaches(row)
-            cells.append(share_text(row.share or 0.0) if reached else "")
+            cells.append(share_text(row.share or 0.0) if reached else "–")
         made.add_row(point, *cells)
     made.add_section()
     rests = (budget.rest(tensor) for tensor in tensors)

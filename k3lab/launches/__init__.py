@@ -23,7 +23,6 @@ __all__ = [
     "Point",
     "Stage",
     "TensorDecl",
-    "all_points",
     "get",
 ]
 
@@ -37,8 +36,3 @@ def get(name: str) -> Launch:
     if name not in LAUNCHES:
         raise BadInput(f"launch: expected one of {sorted(LAUNCHES)}, got {name!r}.")
     return LAUNCHES[name]
-
-
-def all_points() -> tuple[str, ...]:
-    """Full names of every rounding point and option of every launch."""
-    return tuple(name for launch in LAUNCHES.values() for name in (*launch.points, *launch.options))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from k3lab.errors import BadInput, expect
@@ -59,10 +60,7 @@ class LaunchKey:
             BadInput: naming the field, what was expected and what came.
         """
         for option in fields(self):
-            if option.type == "int":
-                value = getattr(self, option.name)
-                whole = isinstance(value, int) and not isinstance(value, bool)
-                expect(whole, option.name, "a whole number", repr(value))
+            _check_kind(option.name, str(option.type), getattr(self, option.name))
         expect(self.tokens >= 1, "tokens", "at least 1", self.tokens)
         expect(0 <= self.nblocks <= 8, "nblocks", "0 .. 8", self.nblocks)
         for name in ("eps", "out_eps"):
@@ -119,6 +117,16 @@ class LaunchKey:
             raise BadInput(
                 f"launch key: expected the fields of {cls.__name__}, got {dict(data)!r} ({error})."
             ) from None
+
+
+def _check_kind(name: str, kind: str, value: object) -> None:
+    """Whether an option's value is of the declared kind: a whole number, a finite number, or true or false."""
+    if kind == "int":
+        expect(type(value) is int, name, "a whole number", repr(value))
+    elif kind == "bool":
+        expect(type(value) is bool, name, "true or false", repr(value))
+    elif kind == "float":
+        expect(type(value) in (int, float) and isfinite(value), name, "a finite number", repr(value))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -280,6 +288,15 @@ class Launch:
         if name in {region.name for region in self.regions}:
             return "region"
         return "rows" if name in {plain.name for plain in self.rows} else "local"
+
+    def about_of(self, name: str) -> str:
+        """What the tensor, region or local `name` is, in a phrase; empty for one that is not declared."""
+        abouts = {local.name: local.about for local in self.locals}
+        abouts |= {region.name: region.about for region in self.regions}
+        abouts |= {plain.name: plain.about for plain in self.rows}
+        abouts |= {made.name: made.about for made in self.made}
+        abouts |= {decl.name: decl.about for decl in self.inputs}
+        return abouts.get(name, "")
 
     def stage(self, name: str) -> Stage:
         """The stage called `name` (with or without the launch's name before it).

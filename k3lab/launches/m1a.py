@@ -191,19 +191,19 @@ M1A = Launch(
     ),
     regions=(
         *seam.REGIONS,
-        Region("QA", "S QKV_A", "bf16x2"),
-        Region("QCR", "S", "flag"),
-        Region("QN", "S HEADS 128", "bf16x2"),
-        Region("QG", "RANKS S HEADS ENTRY", "fp8x4", scope="system"),
+        Region("QA", "S QKV_A", "bf16x2", about="latents q_c, kv_c and k_pe, before their norms"),
+        Region("QCR", "S", "flag", about="a token's query latent is written"),
+        Region("QN", "S HEADS 128", "bf16x2", about="query, no-position part"),
+        Region("QG", "RANKS S HEADS ENTRY", "fp8x4", scope="system", about="every rank's query heads, gathered"),
     ),
     rows=(
-        PlainRows("x", "S HIDDEN", "bf16", guard="XRDY"),
-        PlainRows("QC", "S Q_LORA", "bf16", guard="QCR"),
+        PlainRows("x", "S HIDDEN", "bf16", guard="XRDY", about=seam.X_ABOUT),
+        PlainRows("QC", "S Q_LORA", "bf16", guard="QCR", about="normed query latent"),
     ),
     locals=(
         *seam.LOCALS,
-        Local("q_pe", "S HEADS 64", "fp8_e4m3", "qb", ("uk",)),
-        Local("query", "S HEADS ENTRY", "fp8_e4m3", "uk", ("unpack",)),
+        Local("q_pe", "S HEADS 64", "fp8_e4m3", "qb", ("uk",), about="query, position part"),
+        Local("query", "S HEADS ENTRY", "fp8_e4m3", "uk", ("unpack",), about="the rank's own absorbed query heads"),
     ),
     made=(
         Output("gate_out", "S PROJ", "bf16", "output gate, after its sigmoid"),

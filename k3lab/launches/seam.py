@@ -11,6 +11,8 @@ from k3lab.stages.attnres.gate.twin import stage_gate
 from k3lab.stages.attnres.mix.twin import stage_mix
 from k3lab.stages.attnres.slice.twin import stage_slice
 
+X_ABOUT = "mixed, normed row that the projections read"
+
 INPUTS = (
     TensorDecl("prefix", "S HIDDEN", "bf16", "residual", "running prefix of the residual stream, updated in place"),
     TensorDecl(
@@ -58,7 +60,7 @@ def stages(prefix_rounds: Callable[[Any], bool], x: str = "x") -> tuple[Stage, .
             reads=("vals", "WGT", "in_nw"),
             writes=("MSQ", x),
             named={"x": x},
-            points=(Point("mix.x", "bf16", "S HIDDEN", "mixed, normed row that the projections read"),),
+            points=(Point("mix.x", "bf16", "S HIDDEN", X_ABOUT),),
             options=(
                 Point("mix.mixed", "bf16", "S HIDDEN", "the mix before the norm (Hugging Face rounds it)"),
                 Point("mix.normed", "bf16", "S HIDDEN", "the normed mix before its weight (Hugging Face rounds it)"),
@@ -69,12 +71,16 @@ def stages(prefix_rounds: Callable[[Any], bool], x: str = "x") -> tuple[Stage, .
 
 
 REGIONS = (
-    Region("PART", "NA S NS 2", "fp32"),
-    Region("WGT", "S NS+1", "fp32"),
-    Region("MSQ", "NA S", "fp32"),
-    Region("XRDY", "NA", "flag"),
+    Region("PART", "NA S NS 2", "fp32", about="each slice's sum v^2 and sum v (nw qk) per token and source"),
+    Region("WGT", "S NS+1", "fp32", about="a token's softmax weights, not yet divided; their sum last"),
+    Region("MSQ", "NA S", "fp32", about="each slice's sum of the squared mix, for the layer norm"),
+    Region("XRDY", "NA", "flag", about="a slice of the normed rows is written"),
 )
 
-LOCALS = (Local("vals", "S NS HIDDEN", "bf16", "slice", ("mix",)),)
+LOCALS = (
+    Local(
+        "vals", "S NS HIDDEN", "bf16", "slice", ("mix",), about="sources of the mix: earlier blocks, the prefix last"
+    ),
+)
 
 TIE_WEIGHTS = (("mix.x", "in_nw"),)

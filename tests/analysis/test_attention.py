@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -50,6 +52,17 @@ def test_the_absorbed_form_is_plain_attention(qlen):
             out = torch.softmax(keys @ query * SCALE, dim=0) @ values
             want = out * run["gate_out"][s, 128 * h : 128 * h + 128]
             torch.testing.assert_close(core[s, 128 * h : 128 * h + 128], want, rtol=1e-9, atol=1e-12)
+
+
+def test_a_nan_reaches_only_the_tokens_that_see_it():
+    case = k3lab.make_case("m1a", geometry="mini", tokens=4, nblocks=1, values="normal", null="none")
+    run = k3lab.run("m1a", case)
+    cache = run["kv_cache"].clone()
+    slot = int(case.ranks[0]["slots"][3])
+    cache[slot // cache.shape[1], slot % cache.shape[1]] = torch.nan
+    spoiled = replace(run, ranks=[{**run.values, "kv_cache": cache}])
+    core = decode_attention(spoiled)[0]
+    assert core[:3].isfinite().all() and core[3].isnan().all()
 
 
 def test_every_rank_gets_its_own_heads():

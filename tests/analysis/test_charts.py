@@ -75,9 +75,32 @@ def test_the_budget_map_leaves_out_points_that_do_not_reach_a_tensor(report: Rep
     cells = {text.get_position()[::-1]: text.get_text() for text in axes.texts}
     points = [label.get_text() for label in axes.get_yticklabels()]
     tensors = [label.get_text() for label in axes.get_xticklabels()]
-    assert cells[points.index("k1.norm.core"), tensors.index("x")] == ""
+    assert cells[points.index("k1.norm.core"), tensors.index("x")] == "–"
+    assert cells[points.index("hw.exp2, 1 ulp off at random"), tensors.index("x")] == "–"  # less than a millionth
     assert cells[points.index("k1.slice.prefix"), tensors.index("prefix")] == "100 %"
     assert cells[points.index("nothing rounded"), tensors.index("prefix")] == "0 %"
+
+
+@pytest.mark.parametrize(
+    ("width", "label"),
+    [
+        (1.0, "channel"),
+        (4.0, "channel block (4 channels each)"),
+        (8 / 7, "channel block (1 or 2 channels each)"),
+        (2048 / 56, "channel block (36 or 37 channels each)"),
+    ],
+)
+def test_heat_maps_say_what_a_column_is(width: float, label: str):
+    assert charts._block_label(width) == label
+
+
+def test_nothing_is_cut_off_a_tall_heat_map(report: Report):
+    figure = charts.heat_maps(_longer(report, 21))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    inside = figure.get_tightbbox(canvas.get_renderer())
+    assert inside.ymin >= 0 and inside.xmin >= 0
+    assert inside.ymax <= figure.get_figheight() and inside.xmax <= figure.get_figwidth()
 
 
 def test_pyplot_is_left_alone():

@@ -80,7 +80,10 @@ def test_every_row_of_the_report_is_there(report: Report, page: str):
 
 def test_a_stranger_finds_answer_glossary_and_provenance(report: Report, page: str):
     text = Page(page).text
-    assert text.index("All 8 bounds held.") < text.index("Words used here") < text.index("Error, rounding by rounding")
+    verdict = text.index("All 8 roundings are correctly rounded. Sanity check")
+    assert (
+        text.index("End to end") < verdict < text.index("Words used here") < text.index("Error, rounding by rounding")
+    )
     for word in (
         "rounding point",
         "ulp",
@@ -143,8 +146,25 @@ def test_a_failed_bound_is_at_the_top(report: Report):
     )
     text = render(failed)
     assert 'class="answer failed"' in text
-    assert text.index("1 of 8 bounds failed.") < text.index("Words used here")
+    assert (
+        text.index("1 of 8 roundings is not correctly rounded.")
+        < text.index("End to end")
+        < text.index("Words used here")
+    )
     assert "measured 0.7 ulp" in text
+
+
+def test_every_tensor_says_what_it_is(report: Report, page: str):
+    text = Page(page).text
+    for row in report.tensors:
+        assert row.about and row.about in text, row.name
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_tensors_of_several_ranks_say_so(report: Report):
+    several = replace(report, tensors=[replace(report.tensors[0], ranks=8), *report.tensors[1:]])
+    assert "8 ranks × 4 × 2048" in Page(render(several)).text
+    assert "ranks ×" not in Page(render(report)).text
 
 
 @pytest.mark.usefixtures("no_charts")
@@ -170,7 +190,7 @@ def test_a_kernel_run_is_judged_against_its_twin(report: Report):
 def test_index_links_each_report(report: Report):
     page = Page(index({"k1": report, "m1a": replace(report, launch="m1a")}))
     assert [value for tag, _, value in page.links if tag == "a"] == ["k1/report.html", "m1a/report.html"]
-    assert "All 8 bounds held." in page.text and "SNR" in page.text
+    assert "All 8 roundings are correctly rounded." in page.text and "SNR" in page.text
 
 
 def test_summary_is_short_and_notebooks_use_it(report: Report):

@@ -4,6 +4,7 @@ import copy
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import k3lab
 from k3lab.analysis.report import (
     Budget,
     BudgetRow,
@@ -25,9 +27,42 @@ from k3lab.analysis.report import (
     schema,
 )
 from k3lab.errors import BadInput
+from k3lab.launches import LAUNCHES
 from k3lab.stats import ULP_EDGES, Figures
 
 FILES = {"report.html", "report.json", "points.csv"}
+
+
+def test_a_report_prints_as_one_line(report: Report):
+    line = "Report(k1, twin kernel order against twin torch order, 8 of 8 bounds held)"
+    assert repr(report) == str(report) == line
+
+
+def test_another_budget(report: Report):
+    bare = report.with_budget(None)
+    assert bare.budget is None and bare.with_budget(report.budget) == report
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_every_exposed_tensor_says_what_it_is(launch: str):
+    declared = LAUNCHES[launch]
+    parts = (*declared.regions, *declared.rows, *declared.locals)
+    assert all(part.about for part in parts)
+    assert all(declared.about_of(name) for name in declared.exposed)
+    assert declared.about_of("nothing") == ""
+
+
+def test_ranks_that_have_their_own_are_counted():
+    case = k3lab.make_case("m1a", geometry="mini", ranks=2)
+    run = k3lab.run("m1a", case)
+    report = k3lab.compare(run, run)
+    ranks = {row.name: row.ranks for row in (*report.points, *report.tensors)}
+    assert (ranks["m1a.mix.x"], ranks["m1a.proj.g"]) == (1, 2)
+    assert (ranks["x"], ranks["gate_out"], ranks["kv_cache"], ranks["q_out"]) == (1, 2, 2, 1)
+    for row in (*report.points, *report.tensors):
+        count = row.own.count if isinstance(row, PointRow) else row.difference.count
+        assert count == row.ranks * math.prod(row.shape), row.name
+    assert report.ranks == 2 and repr(report).startswith("Report(m1a, 2 ranks, twin kernel order against")
 
 
 def test_json_round_trip(report: Report):
@@ -55,6 +90,14 @@ def test_a_report_without_oracle_budget_and_spread_goes_round(report: Report):
         provenance={role: report.provenance[role] for role in roles},
     )
     assert Report.from_json(bare.to_json()) == bare
+
+
+def test_a_report_of_a_probed_run_goes_round():
+    case = k3lab.make_case("k1", geometry="mini")
+    with k3lab.probe(ablate="k1.mix.x", swap={"k1.conv.out": "fp8"}, inject={"k1.gemv.proj": ((0, 5), +1)}):
+        run = k3lab.run("k1", case)
+    report = k3lab.compare(run, run)
+    assert Report.from_json(report.to_json()) == report
 
 
 def test_schema_is_a_schema():
@@ -137,6 +180,7 @@ MUTATIONS = {
     "a histogram too short": _set("points", 0, "own", "ulp_histogram", to=[1, 2]),
     "a heat map of text": _set("points", 0, "heat", to=[["hot"]]),
     "an unknown kind": _set("tensors", 0, "kind", to="thing"),
+    "no rank": _set("tensors", 0, "ranks", to=0),
     "no difference": _drop("tensors", 0, "difference"),
     "a first difference with more": _set("tensors", 0, "difference", "first", to={"index": [0], "got": "1"}),
     "a verdict without outcome": _drop("verdicts", 0, "passed"),
@@ -236,6 +280,7 @@ def test_reaches_and_repeated(report: Report):
     assert budget is not None
     rows = {(row.point, row.tensor): row for row in budget.rows}
     assert not budget.reaches(rows["k1.norm.core", "x"])
+    assert not budget.reaches(rows["hw.rsq", "x"]) and rows["hw.rsq", "x"].only != budget.none_on["x"]
     assert budget.reaches(rows["k1.mix.x", "x"])
     # conv.state keeps what gemv.proj rounded: without either of them, the other still rounds.
     assert budget.repeated(rows["k1.gemv.proj", "conv_state"]) and budget.repeated(rows["k1.conv.state", "conv_state"])

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
 import pytest
 
 from k3lab.analysis import sentences
-from k3lab.analysis.report import Report
+from k3lab.analysis.glossary import TERMS, glossary
+from k3lab.analysis.report import BIT_EQUAL, Report, Verdict
 from k3lab.analysis.words import decibel, listed, number, percent, plain, plural, shape, share_text
+
+
+def on_ranks(report: Report, ranks: int) -> Report:
+    """`report` as if its run had had that many ranks."""
+    provenance = copy.deepcopy(report.provenance)
+    provenance["run"]["case"]["key"]["ranks"] = ranks
+    return replace(report, provenance=provenance)
 
 
 @pytest.mark.parametrize(
@@ -52,19 +61,59 @@ def test_share(share: float, text: str):
 def test_small_words():
     assert [listed([]), listed(["a"]), listed(["a", "b"]), listed("abc", "or")] == ["", "a", "a and b", "a, b or c"]
     assert [plural(1, "point"), plural(2, "point")] == ["1 point", "2 points"]
-    assert shape([4, 7168]) == "4 × 7168"
+    assert [shape([4, 7168]), shape([4], ranks=8), shape([])] == ["4 × 7168", "8 ranks × 4", "scalar"]
     assert [decibel(None), decibel(-3.21)] == ["–", "−3.2 dB"]
     assert [plain(0.25), plain(1.5e-3), plain(2048)] == ["0.25", "1.5 × 10⁻³", "2048"]
 
 
 def test_verdict_counts_and_names_what_failed(report: Report):
     count = len(report.verdicts)
-    assert sentences.verdict(report) == f"All {count} bounds held."
+    assert sentences.verdict(report) == f"All {count} roundings are correctly rounded."
+    assert "Sanity check" in sentences.verdict_about(report) and not sentences.decisive(report)
     first = replace(report.verdicts[0], passed=False, measured="0.7 ulp")
     failed = replace(report, verdicts=[first, *report.verdicts[1:]])
-    assert sentences.verdict(failed) == f"1 of {count} bounds failed."
+    assert sentences.verdict(failed) == f"1 of {count} roundings is not correctly rounded."
+    assert sentences.decisive(failed)
     assert first.name in sentences.verdict_about(failed) and "0.7 ulp" in sentences.verdict_about(failed)
     assert sentences.verdict(replace(report, verdicts=[])) == "No bound was judged."
+
+
+def test_a_kernel_is_judged_by_its_bits_first(report: Report):
+    bits = [Verdict(row.name, BIT_EQUAL, "0 of 8 differ", True) for row in report.tensors]
+    kernel = replace(report, verdicts=[*report.verdicts, *bits])
+    text = sentences.verdict(kernel)
+    assert text.startswith(f"All {len(bits)} tensors are equal to the twin's, bit for bit. All 8 roundings")
+    assert sentences.decisive(kernel)
+    other = replace(kernel, verdicts=[*kernel.verdicts[:-2], *(replace(v, passed=False) for v in bits[-2:])])
+    assert sentences.verdict(other).startswith(f"2 of {len(bits)} tensors are not equal to the twin's, bit for bit.")
+
+
+def test_titles_name_the_ranks(report: Report):
+    assert sentences.title(report) == "k1"
+    assert sentences.title(on_ranks(report, 1)) == "k1, 1 rank"
+    assert sentences.title(on_ranks(report, 8)) == "k1, 8 ranks"
+
+
+def test_what_counts_differ_over_is_said(report: Report):
+    text = sentences.slots_about(report)
+    assert "conv_state: 4608 of 27648 values" in text and "rstate: 131072 of " in text and "prefix" not in text
+    whole = [row for row in report.tensors if not row.partly_written]
+    assert sentences.slots_about(replace(report, tensors=whole)) == ""
+
+
+def test_ranks_are_explained_where_there_are_several(report: Report):
+    assert sentences.ranks_about(report) == ""
+    several = replace(report, tensors=[replace(report.tensors[0], ranks=8), *report.tensors[1:]])
+    assert sentences.ranks_about(several).startswith('"8 ranks × 4 × 2048": each of the ranks has its own')
+
+
+def test_the_glossary_has_the_words_that_occur(report: Report):
+    words = {term.word for term in glossary(report, sentences.case(report))}
+    assert words >= {"AttnRes", "KDA", "seam", "rank", "region, local", "outliers", "rounding point", "bf16"}
+    assert not words & {"MLA", "fp8 (e4m3)", "mxfp4"}
+    bare = replace(report, about="", points=[], tensors=[])
+    assert not {term.word for term in glossary(bare, "")} & {"AttnRes", "KDA", "seam", "rank", "outliers"}
+    assert len(TERMS) == len({term.word for term in TERMS})
 
 
 def test_answers_name_the_largest_contributors_first(report: Report):

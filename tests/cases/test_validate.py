@@ -117,3 +117,14 @@ def test_finite_check_is_fast():
     start = time.perf_counter()
     check(case)
     assert time.perf_counter() - start < 1  # 0.03 s on an idle core
+
+
+def test_a_change_in_place_is_noticed():
+    case = make_case("k1", geometry="mini")
+    before = case.hash
+    assert case.checked
+    case.tensors["prefix"][0, 0] = 7.0
+    assert case.hash != before
+    case.tensors["prefix"][0, 0] = float("nan")
+    with pytest.raises(BadInput, match=r"prefix: expected finite values, got nan at \[0, 0\]"):
+        case.check()

@@ -79,6 +79,11 @@ def test_k1_scratch_is_laid_out_as_the_spec_says():
         ({"state_len": 4, "qlen": 4}, "state_len"),
         ({"eps": 0.0}, "eps"),
         ({"kda0": 48}, "kda0"),
+        ({"delta": "no"}, "delta"),
+        ({"gate_local": 1}, "gate_local"),
+        ({"eps": "abc"}, "eps"),
+        ({"onorm_eps": float("nan")}, "onorm_eps"),
+        ({"lower_bound": float("-inf")}, "lower_bound"),
         ({"lower_bound": 1.0}, "lower_bound"),
     ],
 )

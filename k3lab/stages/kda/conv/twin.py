@@ -19,10 +19,12 @@ def kda_conv(a: Arith, t: Tensors, key: Key) -> Written:
 
     PROJ: [S, NPROJ]; conv_state: [slots, 3 PROJ, L + 2] bf16; conv_w: [3 PROJ, 4] fp32, oldest tap first;
     st_idx: [R, >= L]; num_acc: [R]. Writes QK [R, HEADS, L, 2, 128] (q, k), v [R, L, HEADS, 128] and conv_state.
+
+    A null conv slot (<= 0) reads slot 0's window and skips only the store.
     """
     fresh = split_proj(t.PROJ, key.geometry).qkv.view(key.requests, key.qlen, -1)  # [R, L, channels]
-    slot, acc = conv_slots(t.st_idx), accepted(t.num_acc)
-    window = _windows(t.conv_state[readable(slot)], acc)  # [R, 3, channels]
+    slot = conv_slots(t.st_idx)
+    window = _windows(t.conv_state[readable(slot)], accepted(t.num_acc))  # [R, 3, channels]
     sequence = torch.cat([window, fresh], dim=1)
 
     taps = sequence.unfold(1, CONV_WIDTH, 1)  # [R, L, channels, 4]
@@ -39,9 +41,9 @@ def kda_conv(a: Arith, t: Tensors, key: Key) -> Written:
     }
 
 
-def _windows(state: torch.Tensor, acc: torch.Tensor) -> torch.Tensor:
-    """`state: [R, channels, state_len]` -> entries a .. a + 2 of each request, [R, 3, channels]."""
-    entries = acc[:, None] + torch.arange(CONV_WIDTH - 1, device=acc.device)
+def _windows(state: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """`state: [R, channels, state_len]` -> entries last .. last + 2 of each request, [R, 3, channels]."""
+    entries = last[:, None] + torch.arange(CONV_WIDTH - 1, device=last.device)
     return state.mT.gather(1, entries[:, :, None].expand(-1, -1, state.shape[1]))
 
 

@@ -15,7 +15,8 @@ def stage_reduce(a: Arith, t: Tensors, key: Key) -> Written:
     partial: [ranks, S, HIDDEN] bf16, gathered. Writes delta [S, HIDDEN] bf16 and AR, the partials a one-shot reduce
     polls.
 
-    Two-shot lets the owner of each column range sum and send the rounded result: the same sums, whoever forms them.
+    Two-shot (`K2aKey.two_shot`: from 9 tokens on) lets the owner of each rank's HIDDEN / ranks columns sum and send the
+    rounded result: the same sums, whoever forms them.
     The sentinel variant changes NaN payloads only (`k3lab.words.disarmed`).
     """
     in_order = a.sum(t.partial.movedim(0, -1), FROM_FIRST)

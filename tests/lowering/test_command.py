@@ -1,0 +1,69 @@
+"""`k3lab compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from k3lab.cli import cli
+from k3lab.lowering import store
+
+HERE = Path(__file__).parent
+
+
+def call(code: int, *args: str | Path) -> str:
+    """What the command prints; a failing one, its sentence."""
+    result = CliRunner().invoke(cli, ["compile", *map(str, args)], prog_name="k3lab")
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stderr if code > 1 else result.stdout
+
+
+@pytest.fixture
+def saved(lowered, tmp_path: Path):
+    """Writes a test kernel's module to a file."""
+    return lambda name: store.save(store.Artefact(lowered[name]), tmp_path / f"{name}.mlir")
+
+
+def test_a_launcher_by_name(kernels, monkeypatch, tmp_path):
+    monkeypatch.chdir(HERE)
+    text = call(0, "kernels:block_sum", "--args", "0,0,1000", "--lint", "--emit", "ir", "-o", tmp_path / "ir")
+    assert "block_sum" in text and "VGPR" in text and "512" in text and "lint: 0 findings" in text
+    artefact = store.load(tmp_path / "ir")
+    assert artefact.about["target"] == "kernels:block_sum" and list(artefact.module.kernels) == ["block_sum"]
+
+
+def test_a_module_from_a_file(saved, tmp_path):
+    path = saved("wait_badly")
+    assert "wait_badly" in call(0, "--from-ir", path)
+    assert "poll-reloads: kernel wait_badly" in call(1, "--from-ir", path, "--lint")
+    assert call(0, "--from-ir", path, "--emit", "isa").lstrip().startswith(".amdgcn_target")
+    call(0, "--from-ir", path, "--emit", "isa", "-o", tmp_path / "out.s")
+    assert "s_endpgm" in (tmp_path / "out.s").read_text(encoding="utf-8")
+    assert call(0, "--from-ir", path, "--emit", "ir").startswith("#loc")
+
+
+def test_an_aborting_compiler_and_a_missing_linker(saved, monkeypatch, tmp_path):
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    assert "SIGABRT" in call(2, "--from-ir", saved("four_bytes"))
+    assert "ld.lld" in call(3, "--from-ir", saved("block_sum"), "--emit", "object", "-o", tmp_path / "x.hsaco")
+    assert not (tmp_path / "x.hsaco").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "args", "why"),
+    [
+        (3, ("k1",), "k1 has no kernel in this version"),
+        (2, ("k9",), "expected a FlyDSL launcher as package.module:launcher, got 'k9'"),
+        (2, (), "expected either TARGET or --from-ir FILE"),
+        (2, ("a:b", "--from-ir", "x"), "expected either TARGET or --from-ir FILE"),
+        (2, ("a:b", "--args", "1,two"), "--args: expected numbers with commas between, got 'two'"),
+        (2, ("a:b", "--emit", "object"), "expected -o FILE"),
+        (2, ("a:b", "-o", "x"), "expected --emit beside it"),
+        (2, ("--from-ir", "nothing.mlir"), "No such file"),
+    ],
+)
+def test_refusals(code, args, why):
+    assert why in call(code, *args)
