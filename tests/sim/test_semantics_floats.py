@@ -321,7 +321,7 @@ def test_log_is_nearest() -> None:
 
 
 def test_log_close_calls_are_settled_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    from k3lab.backends.sim.semantics import hardware
+    from k3lab.sim.semantics import hardware
 
     x = np.exp(np.random.default_rng(16).uniform(-80, 80, (1, 200))).astype(np.float32)
     wanted = hardware.log2(x)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from k3lab.backends.sim import semantics
 from k3lab.hardware.mfma import MODELS, MfmaModel
 from k3lab.lowering.ir import Op
 from k3lab.lowering.types import parse_signature
+from k3lab.sim import semantics
 
 LANES = np.arange(64)
 FUSED = MODELS["fused"]

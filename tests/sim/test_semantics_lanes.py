@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from k3lab.backends.sim.semantics import Unsupported
+from k3lab.sim.semantics import Unsupported
 from tests.sim.test_semantics_kit import LANES, Waves, random_bits, row, run, same_bits
 
 VALUE = random_bits((2, 64), np.int32, 1)

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from k3lab.backends.sim.semantics import Unsupported
 from k3lab.formats import E2M1, E8M0, FP8_E4M3, FP8_E5M2, bf16_values
 from k3lab.hardware import mfma
+from k3lab.sim.semantics import Unsupported
 from tests.sim.test_semantics_kit import LANES, Waves, row, run, same_bits
 
 NONE = {"cbsz": 0, "abid": 0, "blgp": "#rocdl<mfma_perm_b none>"}

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from k3lab.backends.sim.semantics import (
+from k3lab.lowering.ir import Block, Kernel, Loc, Op
+from k3lab.sim.semantics import (
     HANDLED_BY_ENGINE,
     NO_EFFECT,
     find,
@@ -17,7 +18,6 @@ from k3lab.backends.sim.semantics import (
     supported_names,
     unsupported,
 )
-from k3lab.lowering.ir import Block, Kernel, Loc, Op
 from tests.sim.test_semantics_kit import op, row
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from k3lab.backends.sim.semantics import Unsupported
-from k3lab.backends.sim.semantics.pointers import DYNAMIC, allocated, field_offset
-from k3lab.backends.sim.semantics.vectors import insert_elements
 from k3lab.lowering.attributes import parse_attribute
 from k3lab.lowering.types import parse_type
+from k3lab.sim.semantics import Unsupported
+from k3lab.sim.semantics.pointers import DYNAMIC, allocated, field_offset
+from k3lab.sim.semantics.vectors import insert_elements
 from tests.sim.test_semantics_kit import random_bits, row, run, same_bits
 
 V4 = "vector<4xi32>"
@@ -87,7 +87,7 @@ TYPES = {
 
 
 def held(name: str, seed: int) -> Any:
-    from k3lab.backends.sim.semantics.values import held_as
+    from k3lab.sim.semantics.values import held_as
 
     dtype, count = held_as(parse_type(name))
     if dtype == np.bool_:

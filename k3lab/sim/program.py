@@ -1,0 +1,228 @@
+"""A kernel decoded: blocks in running order, each as one Python function generated once.
+
+A barrier ends a block. In a block's function SSA values are locals; it is given the live values and returns those that
+its successors need. Every operation takes one line, so that an exception's line number names the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from k3lab.errors import BadInput
+from k3lab.lowering.ir import Block, Global, Kernel, Module, Op
+from k3lab.sim import access, semantics
+from k3lab.sim.cfg import Graph, analyse
+from k3lab.sim.touch import acquires, drains, releases
+
+BARRIERS = frozenset({"rocdl.s.barrier", "rocdl.barrier", "gpu.barrier"})
+SILENT = semantics.NO_EFFECT | {"llvm.fence", "rocdl.s.waitcnt", "rocdl.s.sleep"}
+"""Operations that move no value; a watch of global memory, where there is one, hears of those that order accesses."""
+
+BARRIER = "sim.barrier"
+TERMINATORS = frozenset({"llvm.br", "llvm.cond_br", "llvm.switch", "llvm.return", "llvm.unreachable", BARRIER})
+LDS_ALIGN = 16
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A way out of a block: the successor's index, and the source of each of its arguments."""
+
+    target: int
+    passed: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """A block ready to run.
+
+    Attributes:
+        run: function of (step, live values) that returns the values its successors need.
+        end: the terminator; `edges` are its ways out in order.
+    """
+
+    block: Block
+    run: Callable[[Any, dict[int, Any]], dict[int, Any]]
+    end: Op
+    edges: tuple[Edge, ...]
+    live_in: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A decoded kernel.
+
+    Attributes:
+        constants: values that are the same for every wave, by SSA number.
+        lds: offset of every LDS global; `lds_bytes` is what a workgroup takes.
+        polls: headers of loops that read memory or the clock and change nothing but by atomics: waiting loops, or loops
+            of loads; `timed` are those of them that read the clock.
+    """
+
+    kernel: Kernel
+    graph: Graph
+    codes: tuple[Code, ...]
+    constants: dict[int, Any]
+    lds: dict[str, int]
+    lds_bytes: int
+    polls: frozenset[int]
+    timed: frozenset[int]
+
+
+def decode(module: Module, name: str) -> Program:
+    """Decode the kernel `name` of `module`.
+
+    Raises:
+        BadInput: listing every operation that is not supported, with its line.
+    """
+    kernel = module.kernels[name]
+    _check_supported(kernel)
+    lds, lds_bytes = _place_lds(module.globals)
+    constants = dict(_constants(kernel, lds))
+    blocks = [part for block in kernel.blocks for part in _split_at_barriers(block)]
+    graph = analyse(blocks, frozenset(constants))
+    codes = tuple(_code(graph, i, constants) for i in range(len(graph.blocks)))
+    polls = frozenset(header for header, loop in graph.loops.items() if _may_wait(graph, loop.body))
+    timed = frozenset(header for header in polls if _reads_clock(graph, graph.loops[header].body))
+    return Program(kernel, graph, codes, constants, lds, lds_bytes, polls, timed)
+
+
+def _check_supported(kernel: Kernel) -> None:
+    missing = [f"{what} at {loc}" for what, loc in semantics.unsupported(kernel)]
+    missing += [f"{op.name} at {op.loc}" for op in kernel.ops() if semantics.handled_by_engine(op) and not _known(op)]
+    if missing:
+        wanted = "operations the simulator knows"
+        raise BadInput(f"kernel {kernel.name}: expected {wanted}, got {len(missing)} others: {'; '.join(missing)}.")
+
+
+def _known(op: Op) -> bool:
+    by_engine = BARRIERS | SILENT | TERMINATORS | {"llvm.mlir.addressof"}
+    return op.name in by_engine or _is_clock(op) or access.lookup(op.name) is not None
+
+
+def _is_clock(op: Op) -> bool:
+    return "memrealtime" in op.name or "memrealtime" in str(op.attrs.get("intrin", ""))
+
+
+def _place_lds(variables: Any) -> tuple[dict[str, int], int]:
+    """Offsets of the LDS globals, one after the other, each aligned."""
+    offsets: dict[str, int] = {}
+    end = 0
+    for variable in _lds_globals(variables.values()):
+        align = max(variable.alignment, LDS_ALIGN)
+        offsets[variable.name] = end = -(-end // align) * align
+        end += variable.nbytes
+    return offsets, end
+
+
+def _lds_globals(variables: Any) -> Iterator[Global]:
+    return (variable for variable in variables if variable.space == access.LDS)
+
+
+def _constants(kernel: Kernel, lds: dict[str, int]) -> Iterator[tuple[int, Any]]:
+    for op in kernel.ops():
+        if op.name == "llvm.mlir.addressof":
+            yield op.results[0], np.array([[lds[str(op.attrs["global_name"]).lstrip("@")]]], np.int64)
+        elif not op.operands and (found := semantics.find(op)) is not None and found.kind == "pure":
+            yield op.results[0], found.make(op)()
+
+
+def _split_at_barriers(block: Block) -> Iterator[Block]:
+    """The block in pieces, each but the last ending in a barrier."""
+    label, args, first = block.label, block.args, 0
+    for number, op in enumerate(block.ops):
+        if op.name in BARRIERS:
+            after = f"{block.label}, after operation {number}"
+            end = replace(op, name=BARRIER, successors=((after, ()),))
+            yield Block(label, args, (*block.ops[first:number], end))
+            label, args, first = after, (), number + 1
+    yield Block(label, args, block.ops[first:])
+
+
+def _may_wait(graph: Graph, body: frozenset[int]) -> bool:
+    """Whether what a loop reads may change by what others do, or with time, and it does nothing but look."""
+    ops = [op for i in body for op in graph.blocks[i].ops]
+    return any(access.looks(op) or _is_clock(op) for op in ops) and not any(
+        access.is_store(op) or op.name == BARRIER for op in ops
+    )
+
+
+def _reads_clock(graph: Graph, body: frozenset[int]) -> bool:
+    return any(_is_clock(op) for i in body for op in graph.blocks[i].ops)
+
+
+def _code(graph: Graph, number: int, constants: dict[int, Any]) -> Code:
+    block, end = graph.blocks[number], graph.blocks[number].ops[-1]
+    index = {other.label: i for i, other in enumerate(graph.blocks)}
+    edges = tuple(
+        Edge(index[label], tuple(zip((a for a, _ in graph.blocks[index[label]].args), passed, strict=True)))
+        for label, passed in end.successors
+    )
+    needed = {source for edge in edges for _, source in edge.passed} | set(end.operands)
+    for edge in edges:
+        args = {a for a, _ in graph.blocks[edge.target].args}
+        needed |= graph.live_in[edge.target] - args
+    own = graph.live_in[number] | {a for a, _ in block.args}  # a poll compares what its header had with what it gets
+    needed |= {a for edge in edges for a, _ in graph.blocks[edge.target].args if a in own}
+    run = _generate(block, graph.live_in[number], frozenset(needed), constants)
+    return Code(block, run, end, edges, graph.live_in[number])
+
+
+def _generate(
+    block: Block, live_in: frozenset[int], needed: frozenset[int], constants: dict[int, Any]
+) -> Callable[[Any, dict[int, Any]], dict[int, Any]]:
+    """The block's function, as source text compiled once; `_operation_at` maps its lines back to operations."""
+    used = {value for op in block.ops for value in op.operands} | needed
+    names: dict[str, Any] = {f"k{value}": constants[value] for value in used if value in constants}
+
+    def name(value: int) -> str:
+        return f"k{value}" if value in constants else f"v{value}"
+
+    given = [v for v in (*live_in, *(a for a, _ in block.args)) if v in used]
+    lines = ["def run(step, values):", "; ".join(f"v{v} = values[{v}]" for v in given) or "pass"]
+    for number, op in enumerate(block.ops[:-1]):
+        lines.append(_line(number, op, name, names, constants))
+    returned = ", ".join(f"{value}: {name(value)}" for value in sorted(needed))
+    lines.append(f"return {{{returned}}}")
+    source = lines[0] + "\n" + "\n".join(f"    {line}" for line in lines[1:])
+    exec(compile(source, f"<block {block.label}>", "exec"), names)
+    run: Callable[[Any, dict[int, Any]], dict[int, Any]] = names["run"]
+    return run
+
+
+FIRST_OP_LINE = 3
+
+
+def _line(number: int, op: Op, name: Callable[[int], str], names: dict[str, Any], constants: dict[int, Any]) -> str:
+    if op.name in SILENT or (op.results and op.results[0] in constants):
+        return "; ".join(f"step.watch and step.watch.{heard}(step)" for heard in _heard(op)) or "pass"
+    operands = ", ".join(name(value) for value in op.operands)
+    targets = ", ".join(f"v{value}" for value in op.results)
+    assign = f"{targets} = " if targets else ""
+    if _is_clock(op):
+        names["clock"] = _clock
+        return f"{assign}clock(step)"
+    found = semantics.find(op)
+    if found is not None and found.kind == "pure":
+        names[f"f{number}"] = found.make(op)
+        return f"{assign}f{number}({operands})"
+    maker = access.lookup(op.name)
+    names[f"f{number}"] = found.make(op) if found is not None else maker(op)  # type: ignore[misc]
+    return f"step.at = {number}; {assign}f{number}(step{', ' if operands else ''}{operands})"
+
+
+def _heard(op: Op) -> Iterator[str]:
+    """What a watch hears of an operation that moves no value."""
+    if (op.name == "rocdl.s.waitcnt" and drains(int(op.attrs["bitfield"]))) or (
+        op.name == "llvm.fence" and releases(op)
+    ):
+        yield "drained"
+    if op.name == "llvm.fence" and acquires(op):
+        yield "acquired"
+
+
+def _clock(step: Any) -> Any:
+    return np.array([[step.ticks]], np.int64)

@@ -1,0 +1,134 @@
+"""What looks at a launch's global memory accesses, when the options ask for it: checks, and a weaker memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3lab.sim.guards import Guards, check_scope
+from k3lab.sim.races import GlobalRaces
+from k3lab.sim.regions import RegionMap
+from k3lab.sim.relaxed import RelaxedMemory
+from k3lab.sim.touch import Touch, acquires, one_lane, reaches, releases, stored_elements, touches
+
+if TYPE_CHECKING:
+    from k3lab.sim.engine import Engine
+    from k3lab.sim.step import Step
+
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
+
+
+def watch_for(engine: Engine, regions: RegionMap) -> Watch | None:
+    """The watch that the engine's options ask for, or None."""
+    options = engine.options
+    wanted = options.global_races or options.guards or options.scopes or options.memory == "relaxed"
+    return Watch(engine, regions) if wanted else None
+
+
+class Watch:
+    """Sees every access to global memory, every barrier, drain and fence."""
+
+    def __init__(self, engine: Engine, regions: RegionMap) -> None:
+        options, size = engine.options, (len(engine.live_waves), engine.waves_per_group)
+        self._regions = regions
+        self._scopes = options.scopes
+        self._guards = Guards(*size, regions) if options.guards else None
+        self._relaxed = RelaxedMemory(*size, options.seed) if options.memory == "relaxed" else None
+        seen = None if self._relaxed is None else self._relaxed.seen
+        self._races = GlobalRaces(*size, regions, seen) if options.global_races else None
+        self._engine = engine
+
+    def load(self, step: Step, address: I64, data: Bytes, only: Bools | None = None) -> Bytes:
+        """See a load that found `data`; returns what it gets."""
+        use = only if step.mask is None else step.mask if only is None else step.mask & only
+        out = data
+        for touch, _ in touches(step, "load", address, data.shape[-1], use):
+            self._check_load(step, touch)
+            if self._relaxed is not None:
+                out = self._relaxed_load(step, touch, out)
+        if self._relaxed is not None and acquires(step.ops[step.at]):
+            self._relaxed.acquired(step.workgroup)
+        return out
+
+    def _relaxed_load(self, step: Step, touch: Touch, data: Bytes) -> Bytes:
+        assert self._relaxed is not None
+        reach = reaches(step.ops[step.at])
+        if not self._relaxed.may_differ(touch, reach):
+            return data
+        out = np.broadcast_to(data, (step.n, *data.shape[-2:])).copy()
+        place = (touch.row, touch.lane % out.shape[1])
+        out[place] = self._relaxed.load(touch, out[place], reach)
+        return out
+
+    def store(self, step: Step, use: Bools | None, address: I64, data: Bytes) -> None:
+        """See a store, and make it; `use` says which lanes flat elements belong to."""
+        if releases(step.ops[step.at]):
+            self.drained(step)
+        if self._relaxed is None:
+            step.globals.store(address, data)
+        for touch, chosen in touches(step, "store", address, data.shape[-1], use):
+            self._check_store(step, touch)
+            if self._relaxed is not None:
+                self._relaxed.store(touch, stored_elements(step, data, use)[chosen])
+
+    def atomic(self, step: Step, address: I64, size: int, row: int, lane: int) -> None:
+        """See one lane's atomic access, before it is made."""
+        op, touch = step.ops[step.at], one_lane(step, "atomic", address, size, row, lane)
+        if releases(op):
+            self.drained(step)
+        region = self._regions.of(touch)
+        if self._scopes:
+            check_scope(touch, region, self._regions, step.found)
+        if self._guards is not None:
+            self._guards.store(touch, region, step.found)
+        if self._races is not None:
+            self._races.atomic(touch, region, step.found)
+        if self._relaxed is not None:
+            self._relaxed.settle(touch)
+            if acquires(op):
+                self._relaxed.acquired(touch.wave // self._engine.waves_per_group)
+
+    def barrier(self, complete: Bools) -> None:
+        """The `complete` workgroups pass a barrier."""
+        if self._races is not None:
+            self._races.clocks.barrier(complete)
+        if self._guards is not None:
+            self._guards.barrier(complete)
+
+    def drained(self, step: Step) -> None:
+        """The waves of the step have waited for all their stores."""
+        if self._guards is not None:
+            self._guards.drained(step.waves)
+        if self._relaxed is not None and self._relaxed.drained(step.waves):
+            step.stored()
+
+    def acquired(self, step: Step) -> None:
+        """The waves of the step have dropped what their caches held."""
+        if self._relaxed is not None:
+            self._relaxed.acquired(step.workgroup)
+
+    def pass_time(self, *, idle: bool = False) -> bool:
+        """Let stores arrive that are under way; whether any did."""
+        some = self._relaxed is not None and self._relaxed.pass_time(idle=idle)
+        self._engine.version += some
+        return some
+
+    def _check_load(self, step: Step, touch: Touch) -> None:
+        region = self._regions.of(touch)
+        if self._scopes:
+            check_scope(touch, region, self._regions, step.found)
+        if self._races is not None:
+            self._races.load(touch, region, step.found)
+
+    def _check_store(self, step: Step, touch: Touch) -> None:
+        region = self._regions.of(touch)
+        if self._scopes:
+            check_scope(touch, region, self._regions, step.found)
+        if self._guards is not None:
+            self._guards.store(touch, region, step.found)
+        if self._races is not None:
+            self._races.store(touch, region, step.found)
