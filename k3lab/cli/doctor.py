@@ -21,7 +21,7 @@ PACKAGES = {
 """Module names and the distributions they come in."""
 
 LATER = {
-    "sim": "the simulator of the kernels' lowered code",
+    "sim": "the launches' kernels in the simulator (which runs other FlyDSL kernels: k3lab.sim.launch.simulate)",
     "gfx950": "the kernels on an MI355X",
     "cuda": "the kernels' code translated for NVIDIA GPUs",
 }
@@ -58,6 +58,7 @@ def lowering() -> list[dict[str, Any]]:
 
     facts = []
     for name, about, check in (
+        ("simulator", "FlyDSL kernels, lowered by FlyDSL {}, on this CPU", codegen.version),
         ("isa", "IR and gfx950 assembly by FlyDSL {}", codegen.version),
         ("object", "code objects, linked by {}", codegen.find_linker),
     ):

@@ -132,7 +132,7 @@ def doctor_tables(facts: dict[str, Any]) -> list[Table]:
     system.add_row("GPU", facts["gpu"])
     system.add_row("launches", ", ".join(facts["launches"]))
     backends = table("backend", "works here", "", left=3, title="Backends")
-    for backend in facts["backends"]:
+    for backend in (*facts["backends"], *facts["lowering"]):
         works = Text("yes", style="green") if backend["works"] else Text("no", style="red")
         backends.add_row(backend["name"], works, backend["why"])
     return [system, backends]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,3 +116,15 @@ class TestFaults:
             simulate(lowered("racing", 1), out, options=Options(races=True))
         simulate(lowered("mended", 1), out, options=Options(races=True))
         assert out.tolist() == [(i + 64) % 128 for i in range(128)]
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "options"), [("racing", 1, Options(races=True)), ("never", 4, Options())], ids=str
+)
+def test_the_readme_shows_what_is_reported(name, hosts, options):
+    arrays = [np.zeros(n, np.int32) for n in (128, 1, 64)][: max(1, hosts - 1)]
+    with pytest.raises(SimFault) as caught:
+        simulate(lowered(name, hosts), *arrays, *([7] if hosts > 1 else []), options=options)
+    root = Path(__file__).parent.parent.parent
+    said = str(caught.value).replace(f"{root}/", "").removesuffix(" (an unknown line).").rstrip(".")
+    assert " ".join(said.split()) in " ".join((root / "README.md").read_text(encoding="utf-8").split())
