@@ -29,6 +29,7 @@ from k3lab.lowering.capture import lower
 from k3lab.sim.engine import Engine
 from k3lab.sim.launch import simulate
 from k3lab.sim.options import Options
+from k3lab.sim.regions import SharedRegion
 
 TRITON_ROWS = 16
 
@@ -42,7 +43,7 @@ def inputs(hidden: int, rows: int, tokens: int) -> tuple[np.ndarray, np.ndarray]
 
 def simulated(repeat: int, options: Options) -> tuple[float, float, Engine]:
     """Median seconds of a simulated launch, seconds to lower it, and the last engine; checks every output bit."""
-    from benchmarks import kernels
+    import kernels
 
     src, weights = inputs(kernels.HIDDEN, kernels.ROWS, kernels.TOKENS)
     x, out = np.zeros((kernels.TOKENS, kernels.HIDDEN), np.uint16), np.zeros((kernels.TOKENS, kernels.ROWS), np.uint16)
@@ -50,11 +51,15 @@ def simulated(repeat: int, options: Options) -> tuple[float, float, Engine]:
     start = time.perf_counter()
     module = lower(kernels.producer_gemv, *[0] * 6)
     lowered = time.perf_counter() - start
+    regions = [
+        SharedRegion("x", 1, 0, x.nbytes, "rows", guard="flags"),
+        SharedRegion("flags", 2, 0, flags.nbytes, "flags"),
+    ]
     times = []
     for _ in range(repeat):
         flags[:], out[:] = 0, 0
         start = time.perf_counter()
-        engine = simulate(module, src, x, flags, weights, out, 1, options=options)
+        engine = simulate(module, src, x, flags, weights, out, 1, options=options, regions=regions)
         times.append(time.perf_counter() - start)
     product = KernelOrder("k1").matmul(
         torch.from_numpy(bf16_values(bf16_bits(src * np.float32(0.5)))), _values(weights), GEMV
@@ -72,7 +77,7 @@ def interpreted() -> float | None:
     if find_spec("triton") is None:
         return None
     os.environ["TRITON_INTERPRET"] = "1"
-    from benchmarks import triton_gemv
+    import triton_gemv
 
     src, weights = inputs(7168, TRITON_ROWS, 4)
     return triton_gemv.seconds(torch.from_numpy(src), _values(weights))
@@ -80,14 +85,14 @@ def interpreted() -> float | None:
 
 @click.command()
 @click.option("--repeat", default=3, show_default=True)
-@click.option("--races", is_flag=True, help="With the race detector.")
+@click.option("--races", is_flag=True, help="With all detectors: races, guards, scopes.")
 def main(repeat: int, races: bool) -> None:
     """Print the table."""
-    seconds, lowering, engine = simulated(repeat, Options(races=races))
+    seconds, lowering, engine = simulated(repeat, Options(races=races, global_races=races, guards=races, scopes=races))
     table = Table(title=f"256 x 512 threads, 6288 x 7168 bf16 GEMV, measured on {device_name('cpu')}")
     table.add_column("what")
     table.add_column("measured", justify="right")
-    table.add_row("simulated launch, always-on checks" + (", races" if races else ""), f"{seconds:.2f} s")
+    table.add_row("simulated launch, always-on checks" + (", all detectors" if races else ""), f"{seconds:.2f} s")
     table.add_row("lowering", f"{lowering:.2f} s")
     table.add_row("lane-instructions a second", f"{engine.lane_instructions / seconds:.3g}")
     table.add_row(
