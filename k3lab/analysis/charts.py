@@ -201,7 +201,7 @@ def _dots(axes: Axes, errors: list[float | None], marker: str, colour: str, labe
 
 
 def _relative(figures: Figures | None) -> float | None:
-    return figures.relative_rms if figures else None
+    return figures.relative_rms if figures and figures.finite else None
 
 
 def _log_limits(errors: list[float | None]) -> tuple[float, float]:
