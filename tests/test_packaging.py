@@ -272,7 +272,7 @@ class TestPaths:
         assert machine_paths(f"see {path}") and machine_paths(f'"{path}"')
 
     def test_other_paths_are_left_alone(self) -> None:
-        assert not machine_paths("data/home/x ./work/x ~/work/x $HOME/work/x https://example.org/work/x /usr/bin/env")
+        assert not machine_paths("data/home/x ./home/x ~/home/x $HOME/home/x https://example.org/home/x /usr/bin/env")
 
     def test_this_checkout_is_seen(self) -> None:
         assert machine_paths(f"see {ROOT}/k3lab/cli.py")

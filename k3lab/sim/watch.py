@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class Watch:
         use = only if step.mask is None else step.mask if only is None else step.mask & only
         out = data
         for touch, _ in touches(step, "load", address, data.shape[-1], use):
-            self._check_load(step, touch)
+            self._check(step, touch, "load")
             if self._relaxed is not None:
                 out = self._relaxed_load(step, touch, out)
         if self._relaxed is not None and acquires(step.ops[step.at]):
@@ -71,7 +71,7 @@ class Watch:
         if self._relaxed is None:
             step.globals.store(address, data)
         for touch, chosen in touches(step, "store", address, data.shape[-1], use):
-            self._check_store(step, touch)
+            self._check(step, touch, "store")
             if self._relaxed is not None:
                 self._relaxed.store(touch, stored_elements(step, data, use)[chosen])
 
@@ -80,13 +80,7 @@ class Watch:
         op, touch = step.ops[step.at], one_lane(step, "atomic", address, size, row, lane)
         if releases(op):
             self.drained(step)
-        region = self._regions.of(touch)
-        if self._scopes:
-            check_scope(touch, region, self._regions, step.found)
-        if self._guards is not None:
-            self._guards.store(touch, region, step.found)
-        if self._races is not None:
-            self._races.atomic(touch, region, step.found)
+        self._check(step, touch, "atomic")
         if self._relaxed is not None:
             self._relaxed.settle(touch)
             if acquires(op):
@@ -117,18 +111,13 @@ class Watch:
         self._engine.version += some
         return some
 
-    def _check_load(self, step: Step, touch: Touch) -> None:
+    def _check(self, step: Step, touch: Touch, what: Literal["load", "store", "atomic"]) -> None:
+        """Show an access to every detector there is; a guard minds only what changes memory."""
         region = self._regions.of(touch)
         if self._scopes:
             check_scope(touch, region, self._regions, step.found)
-        if self._races is not None:
-            self._races.load(touch, region, step.found)
-
-    def _check_store(self, step: Step, touch: Touch) -> None:
-        region = self._regions.of(touch)
-        if self._scopes:
-            check_scope(touch, region, self._regions, step.found)
-        if self._guards is not None:
+        if self._guards is not None and what != "load":
             self._guards.store(touch, region, step.found)
-        if self._races is not None:
-            self._races.store(touch, region, step.found)
+        if (races := self._races) is not None:
+            see = {"load": races.load, "store": races.store, "atomic": races.atomic}[what]
+            see(touch, region, step.found)

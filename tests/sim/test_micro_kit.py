@@ -17,6 +17,7 @@ from k3lab.lowering.types import parse_type
 from k3lab.sim.engine import Engine
 from k3lab.sim.launch import simulate
 from k3lab.sim.options import Options
+from tests.sim.test_semantics_kit import FLOAT_PREDICATES
 
 I1, I8, I16, I32, I64 = (parse_type(f"i{width}") for width in (1, 8, 16, 32, 64))
 F32, BF16 = parse_type("f32"), parse_type("bf16")
@@ -128,24 +129,6 @@ class Build:
 # -- one lane, in plain Python -----------------------------------------------------------------------------------------
 
 PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
-FLOAT_PREDICATES = [
-    "false",
-    "oeq",
-    "ogt",
-    "oge",
-    "olt",
-    "ole",
-    "one",
-    "ord",
-    "ueq",
-    "ugt",
-    "uge",
-    "ult",
-    "ule",
-    "une",
-    "uno",
-    "true",
-]
 COMPARE = {"eq": operator.eq, "ne": operator.ne, **{k: getattr(operator, k) for k in ("lt", "le", "gt", "ge")}}
 MEANS = {"false": "", "ord": "<=>", "uno": "?", "true": "<=>?"}
 MEANS |= {"oeq": "=", "ogt": ">", "oge": ">=", "olt": "<", "ole": "<=", "one": "<>"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from k3lab.formats import bf16_bits, bf16_values
-from tests.sim.test_semantics_kit import random_bits, row, run, same_bits, same_values
+from tests.sim.test_semantics_kit import FLOAT_PREDICATES, random_bits, row, run, same_bits, same_values
 
 FORMATS = ("f16", "bf16", "f32", "f64")
 NATIVE = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
@@ -90,33 +90,13 @@ def test_signs_are_bits(name: str) -> None:
         assert (got.view(wanted.dtype) == wanted).all()
 
 
-PREDICATES = (
-    "false",
-    "oeq",
-    "ogt",
-    "oge",
-    "olt",
-    "ole",
-    "one",
-    "ord",
-    "ueq",
-    "ugt",
-    "uge",
-    "ult",
-    "ule",
-    "une",
-    "uno",
-    "true",
-)
-
-
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("predicate", PREDICATES)
+@pytest.mark.parametrize("predicate", FLOAT_PREDICATES)
 def test_fcmp(predicate: str, name: str) -> None:
     values = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan]
     pairs = [(x, y) for x in values for y in values]
     a, b = (np.array(x).astype(NATIVE[name]).view(HELD[name])[None] for x in zip(*pairs, strict=True))
-    got = run("llvm.fcmp", f"({name}, {name}) -> i1", a, b, predicate=PREDICATES.index(predicate))
+    got = run("llvm.fcmp", f"({name}, {name}) -> i1", a, b, predicate=FLOAT_PREDICATES.index(predicate))
 
     def holds(x: float, y: float) -> bool:
         unordered = math.isnan(x) or math.isnan(y)

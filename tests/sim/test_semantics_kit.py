@@ -24,6 +24,27 @@ def op(name: str, signature: str, **attrs: Any) -> Op:
     return Op(name, tuple(range(len(results))), tuple(range(len(operands))), results, operands, attrs)
 
 
+FLOAT_PREDICATES = (
+    "false",
+    "oeq",
+    "ogt",
+    "oge",
+    "olt",
+    "ole",
+    "one",
+    "ord",
+    "ueq",
+    "ugt",
+    "uge",
+    "ult",
+    "ule",
+    "une",
+    "uno",
+    "true",
+)
+"""Float comparisons in the order MLIR numbers them."""
+
+
 @dataclass
 class Waves:
     """Some waves in a row, of a block of 4 waves."""
