@@ -1,7 +1,7 @@
 # k3lab. `make report` installs the base package only; every other target installs all that the tests need.
 #   make report | test | lab | notebooks | full | fmt | clean
 #   VENV=DIR       another virtual environment          PYTHON=python3.12   the Python that makes it (3.11 or newer)
-#   PYTEST_ARGS=   '-n 2' by default, e.g. '-n 0 -k mix' JOBS=4              test processes
+#   PYTEST_ARGS=   '-n 2 --dist worksteal' by default, e.g. '-n 0 -k mix' JOBS=4              test processes
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,8 +11,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
-PYTEST_ARGS ?= -n $(JOBS)
-NBMAKE_ARGS ?= -n $(JOBS)
+PYTEST_ARGS ?= -n $(JOBS) --dist worksteal
+NBMAKE_ARGS ?= -n $(JOBS) --dist worksteal
 REPORT_ARGS ?= all --out reports --open
 PIP_ARGS ?= -qq --progress-bar off --disable-pip-version-check
 

@@ -4,7 +4,8 @@
     case = k3lab.make_case("k1", tokens=4, qlen=4, nblocks=4, values="outliers", seed=0)
     twin = k3lab.run("k1", case)
     oracle = k3lab.run("k1", case, backend="oracle")
-    k3lab.compare(twin, twin, oracle).save("reports/mine")
+    kernel = k3lab.run("k1", case, backend="sim")
+    k3lab.compare(kernel, twin, oracle).save("reports/mine")
 
 Names are loaded on first use, so that the NumPy-only parts can be imported without torch.
 """
@@ -23,7 +24,10 @@ _HOMES = {
     "load_case": "k3lab.cases:load",
     "Geometry": "k3lab.geometry",
     "Run": "k3lab.backends",
+    "Session": "k3lab.backends",
     "run": "k3lab.backends",
+    "run_stage": "k3lab.backends",
+    "bisect": "k3lab.analysis.bisect",
     "compare": "k3lab.analysis.compare",
     "error_budget": "k3lab.analysis.budget",
     "make_report": "k3lab.analysis.make",

@@ -96,6 +96,11 @@ def active_changes() -> list[dict[str, object]]:
     ]
 
 
+def probing() -> bool:
+    """Whether any probe is active, one that only looks included."""
+    return bool(_active.get())
+
+
 @lru_cache(maxsize=256)
 def _rounder(spec: str) -> formats.Rounder:
     return formats.parse(spec)

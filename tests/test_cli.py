@@ -6,19 +6,24 @@ import re
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from k3lab import __version__, launches
+from k3lab.analysis.bisect import Bisection, Element, StageCheck
+from k3lab.analysis.selftest import Row, SelfTest
 from k3lab.backends import BACKENDS
 from k3lab.cases.make import DISTRIBUTIONS
 from k3lab.cases.specials import SETS
 from k3lab.cli import cli, options
 from k3lab.cli.progress import _lines
-from k3lab.errors import InternalFault
+from k3lab.errors import BackendUnavailable, InternalFault
 from k3lab.hardware.mfma import MODELS
+
+needs_flydsl = pytest.mark.skipif(find_spec("flydsl") is None, reason="needs flydsl to lower its kernels")
 
 MINI = ("--geometry", "mini")
 QUICK = ("--no-budget", "--no-spread")
@@ -71,7 +76,7 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_version_and_help():
     assert fine("--version") == f"k3lab {__version__}\n"
     text = fine("--help")
-    for name in ("doctor", "run", "report", "budget", "case", "lab"):
+    for name in ("doctor", "run", "report", "bisect", "selftest", "budget", "case", "lab"):
         assert re.search(rf"^  {name}\b", text, re.M)
         assert "Usage:" in fine(name, "-h")
 
@@ -88,13 +93,34 @@ def test_help_is_quick_and_loads_nothing_heavy():
 def test_doctor_says_what_works_and_what_does_not():
     facts = json.loads(fine("doctor", "--json"))
     backends = {backend["name"]: backend for backend in facts["backends"]}
-    assert [name for name, backend in backends.items() if backend["works"]] == ["twin", "oracle"]
-    for name in ("sim", "gfx950", "cuda"):
-        assert backends[name]["why"].startswith("not part of this version")
+    assert list(backends) == ["twin", "oracle", "sim", "gfx950", "cuda"]
+    assert backends["twin"]["works"] and backends["oracle"]["works"]
+    assert backends["cuda"]["why"].startswith("not part of this version")
     assert facts["launches"] == list(launches.LAUNCHES)
     assert set(facts["packages"]) >= {"torch", "numpy", "flydsl", "aiter"}
     text = fine("doctor")
     assert all(name in text for name in (*backends, "flydsl", "aiter", "GPU"))
+
+
+def _rows() -> dict[str, dict[str, object]]:
+    return {row["name"]: row for row in json.loads(fine("doctor", "--json"))["backends"]}
+
+
+def test_doctor_says_whether_kernels_can_be_simulated(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("k3lab.lowering.codegen.version", lambda: "0.5.0")
+    monkeypatch.setattr("k3lab.kernels.lowered.has_kernel", lambda launch: launch.name == "k1")
+    row = _rows()["sim"]
+    assert row["works"] and "ready, lowered by FlyDSL 0.5.0; kernels of k1, none of m1a, k2a yet" in str(row["why"])
+    monkeypatch.setattr("k3lab.kernels.lowered.has_kernel", lambda launch: False)
+    assert not _rows()["sim"]["works"]
+    monkeypatch.setattr("k3lab.lowering.codegen.version", _raising(BackendUnavailable("flydsl is not installed here.")))
+    assert _rows()["sim"] == {"name": "sim", "works": False, "why": "flydsl is not installed here."}
+
+
+def test_doctor_says_why_there_is_no_gfx950(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.version.hip", None)
+    row = _rows()["gfx950"]
+    assert not row["works"] and "expected a ROCm build of torch" in str(row["why"])
 
 
 def test_doctor_imports_neither_flydsl_nor_aiter(tmp_path: Path):
@@ -214,6 +240,73 @@ def test_specials_of_one_tensor(tmp_path: Path):
     assert (facts["values"], facts["ranks"]) == ("specials:nans:in_nw", 2)
 
 
+SIM = ("k1", *MINI, "--qlen", "4", "--backend", "sim")
+
+
+@needs_flydsl
+def test_run_of_a_kernel(tmp_path: Path):
+    import safetensors.torch
+
+    out = tmp_path / "run.safetensors"
+    text = fine(
+        "run", *SIM, "--dumps", "--schedule", "random", "--sim-seed", "3", "--detectors", "guards", "--out", out
+    )
+    assert "kernel in the simulator" in text and "s of wall time to simulate" in text and "not a GPU's time" in text
+    assert set(safetensors.torch.load_file(out)) >= {"core_out", "vals", "PART"}
+    assert "vals" not in fine("run", *SIM)
+
+
+@needs_flydsl
+@pytest.mark.usefixtures("no_charts")
+def test_report_of_a_kernel(tmp_path: Path):
+    text = fine("report", *SIM, "--out", tmp_path, *QUICK)
+    assert "k1: kernel in the simulator, MFMA model fused, cpu against twin, kernel order" in text
+    assert "All 18 tensors are equal to the twin's, bit for bit. All 8 roundings are correctly rounded." in text
+
+
+@needs_flydsl
+def test_bisect_ends_in_0_where_all_is_equal():
+    text = fine("bisect", "k1", *MINI, "--qlen", "1", "--mfma", "fused")
+    assert text.splitlines()[-1] == "k1: 8 stages, each equal to its twin bit for bit."
+
+
+@pytest.mark.parametrize(("code", "stopped"), [(1, ""), (4, "deadlock: no wave can go on.")])
+def test_bisect_ends_in_1_at_a_difference_and_in_4_at_a_fault(monkeypatch: pytest.MonkeyPatch, code: int, stopped: str):
+    element = Element("QK", 0, (0, 5), 1.0, 2.0, "0x3f80", "0x4000", "bf16", 128, 1, 12)
+    check = StageCheck(("conv",), {"QK": 12}, () if stopped else (element,), stopped)
+    found = Bisection("k1", "kernel, stage by stage", "a case", [check])
+    monkeypatch.setattr("k3lab.analysis.bisect.bisect", lambda *_: found)
+    result = call("bisect", "k1", *MINI)
+    assert result.exit_code == code and "k1: stage conv is the first that" in result.stdout
+    assert ("QK[0, 5]: kernel 1.0 (0x3f80), twin 2.0 (0x4000), 128 ulp apart in bf16" in result.stdout) == (not stopped)
+
+
+@pytest.mark.parametrize(("code", "equal", "stopped"), [(0, True, False), (1, False, False), (4, False, True)])
+def test_selftest_ends_in_what_it_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, equal: bool, stopped: bool
+):
+    row = Row("k1", "tokens=4", "whole", equal, "what came of it", 1.0, stopped)
+    made = SelfTest("sim", "a simulator", "now", {"k3lab": "0"}, [row], {}, ["k2a"])
+    monkeypatch.setattr("k3lab.analysis.selftest.self_test", lambda *_: made)
+    result = call("selftest", "k1", "--out", tmp_path / "out")
+    assert result.exit_code == code, result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"selftest.html", "selftest.json"}
+    assert "what came of it" in result.stdout and "no kernel in this version: k2a" in result.stdout
+
+
+def test_detectors_of_the_simulator_are_what_there_is():
+    from k3lab.backends.sim import DETECTORS
+    from k3lab.sim.options import Options
+
+    assert {*options.DETECTORS.values(), "strict"} == set(DETECTORS)
+    described = {"schedule": "adversarial", "sim_seed": 4, "memory": "relaxed", "detectors": "all", "tokens": 4}
+    made = options.simulation("sim", described)
+    assert described == {"tokens": 4}
+    wanted = Options("adversarial", 4, memory="relaxed", races=True, global_races=True, guards=True, scopes=True)
+    assert made == wanted
+    assert options.simulation("twin", {"schedule": None, "sim_seed": None}) is None
+
+
 def test_budget_prints_shares_by_point_and_tensor():
     text = fine("budget", "k1", *MINI)
     for point in launches.get("k1").points:
@@ -304,7 +397,24 @@ def test_lab_opens_the_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (2, "report all --case x", "--case: expected one launch"),
         (2, "report k1 --against missing.json", "expected a readable JSON file"),
         (2, "case info missing.safetensors", "there is no such file"),
-        (3, "run k1 --geometry mini --backend sim", "backend: this version has"),
+        (3, "run k1 --geometry mini --backend cuda", "backend: this version has"),
+        (2, "run k1 --geometry mini --backend sim --device cuda", "device: expected 'cpu' or none"),
+        (2, "run k1 --geometry mini --backend sim --order torch", "order: expected 'kernel' beside backend='sim'"),
+        (2, "run k1 --geometry mini --schedule random", "--schedule: expected --backend sim beside it, got --backend"),
+        (2, "report k1 --geometry mini --detectors all", "--detectors: expected --backend sim beside it"),
+        (
+            2,
+            "run k1 --geometry mini --backend sim --detectors x",
+            "--detectors: expected all, or some of races, global",
+        ),
+        (2, "run k1 --geometry mini --backend sim --memory none", "--memory: expected one of sequential, relaxed"),
+        (2, "run k1 --geometry mini --dumps", "dumps: expected none beside a twin"),
+        (2, "bisect k9", "launch: expected one of"),
+        (2, "bisect k1 --geometry mini --backend twin", "--backend: expected one of sim, gfx950, got 'twin'"),
+        (2, "selftest k9", "launch: expected one of k1"),
+        (3, "run k1 --geometry mini --backend gfx950", "gfx950: expected"),
+        (3, "bisect k1 --geometry mini --backend gfx950", "gfx950: expected"),
+        (3, "selftest k1 --geometry mini --backend gfx950", "gfx950: expected"),
         (3, "run k1 --geometry mini --device meta", "cpu and cuda devices only"),
     ],
 )

@@ -25,7 +25,7 @@ def test_m1a_scratch_holds_pairs_first_then_plain_rows():
 
 def test_k2a_scratch_holds_the_seam_alone():
     key = K2A.key(K3, tokens=4, nblocks=4, ranks=8)
-    assert [p.name for p in K2A.scratch(key)] == ["PART", "WGT", "MSQ", "XRDY", "x_out"]
+    assert [p.name for p in K2A.scratch(key)] == ["PART", "WGT", "MSQ", "XRDY"]
 
 
 def test_words_are_little_endian_and_low_half_first():

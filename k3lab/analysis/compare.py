@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 import torch
 
@@ -30,6 +29,7 @@ from k3lab.analysis.report import (
     Verdict,
 )
 from k3lab.backends import Run
+from k3lab.backends.twin import TWINS
 from k3lab.errors import expect
 from k3lab.formats.tensor import as_array, ulp_tensor
 from k3lab.launches import Point
@@ -37,6 +37,7 @@ from k3lab.rounding import Passed
 from k3lab.stats import ErrorStats, error_stats
 
 HALF_ULP = 0.5
+KERNEL_LABELS = {"sim": "kernel in the simulator", "gfx950": "kernel on gfx950"}
 NARROW_BITS = 8  # formats whose codes are counted one by one
 HEAT_BLOCKS = 56  # channel blocks of a heat map: one a slice of 128 at full width
 
@@ -50,7 +51,7 @@ def compare(run: Run, reference: Run, oracle: Run | None = None) -> Report:
     for name, other in (("reference", reference), ("oracle", oracle)):
         if other is not None:
             expect(other.case.hash == run.case.hash, f"{name} run", "a run of the same case", "another case")
-    points = _point_rows(run, oracle)
+    points = _point_rows(run if run.points else reference, oracle)  # a kernel's points are those its twin shows
     tensors = _tensor_rows(run, reference, oracle)
     provenance = {"run": run, "reference": reference, "oracle": oracle}
     return Report(
@@ -68,8 +69,8 @@ def compare(run: Run, reference: Run, oracle: Run | None = None) -> Report:
 
 def label(run: Run) -> str:
     """A run in a few words: `twin, kernel order, MFMA model fused, cpu`."""
-    parts = [run.backend]
-    if run.order != run.backend:
+    parts = [KERNEL_LABELS.get(run.backend, run.backend)]
+    if run.backend in TWINS and run.order != run.backend:
         parts.append(f"{run.order} order")
     if run.mfma != "none":
         parts.append(f"MFMA model {run.mfma}")
@@ -167,29 +168,68 @@ def run_difference(run: Run, reference: Run, name: str) -> Difference:
     """How the tensor `name` of two runs differs, over every rank that has its own."""
     unit = tensor_format(run, name)
     other = every_rank(reference, name)
-    parts = [(rank, difference(value, other[rank], unit)) for rank, value in own_ranks(run, name)]
+    parts = [
+        (rank, difference(value, other[rank], unit, raw_elements(run, name, rank)))
+        for rank, value in own_ranks(run, name)
+    ]
     ulps = max((part.max_ulp for _, part in parts if part.max_ulp is not None), default=None)
     relative = max((part.relative_rms for _, part in parts if part.relative_rms is not None), default=None)
     first = next(({"rank": rank, **part.first} for rank, part in parts if part.first), None)
     return Difference(sum(p.differ for _, p in parts), sum(p.count for _, p in parts), ulps, relative, first)
 
 
-def difference(got: torch.Tensor, want: torch.Tensor, unit: str) -> Difference:
-    """How two tensors differ, bit for bit: -0.0 is not +0.0, NaN equals NaN whatever its payload."""
-    got = got.to(want.dtype)
-    same = (got == want) & (got.signbit() == want.signbit()) | (got.isnan() & want.isnan())
+def raw_elements(run: Run, name: str, rank: int) -> torch.Tensor | None:
+    """Which elements of `name` pass through the launch as bits; None where all NaN are alike."""
+    inputs = run.case.ranks[rank]
+    raw = run.launch.input(name).raw if name in inputs else None
+    return raw(run.key, inputs) if raw else None
+
+
+def difference(got: torch.Tensor, want: torch.Tensor, unit: str, raw: torch.Tensor | None = None) -> Difference:
+    """How two tensors differ, bit for bit: -0.0 is not +0.0, NaN equals NaN whatever its payload.
+
+    Args:
+        raw: elements, as a mask that broadcasts, whose NaN payloads count too, where both tensors are fp32.
+    """
+    same = alike(got, want, raw)
     differ = int((~same).sum())
     if not differ:
         return Difference(0, got.numel(), 0.0, 0.0, None)
     index = tuple(int(i) for i in (~same).nonzero()[0])
-    first: dict[str, Any] = {"index": list(index), "got": repr(got[index].item()), "want": repr(want[index].item())}
-    figures = error_stats(want, got, unit).figures()
+    first = {"index": list(index), **_shown(got[index], want[index])}
+    figures = error_stats(want, got.to(want.dtype), unit).figures()
     return Difference(differ, got.numel(), figures.max_ulp, figures.relative_rms, first)
+
+
+def alike(got: torch.Tensor, want: torch.Tensor, raw: torch.Tensor | None = None) -> torch.Tensor:
+    """Which elements are the same, as `difference` counts them."""
+    if raw is not None and got.dtype == want.dtype == torch.float32:
+        both_nan = got.isnan() & want.isnan()
+        return (_bits(got) == _bits(want)) | (both_nan & ~raw)
+    got = got.to(want.dtype)
+    return (got == want) & (got.signbit() == want.signbit()) | (got.isnan() & want.isnan())
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    return values.contiguous().view(torch.int32)
+
+
+def _hex(value: torch.Tensor) -> str:
+    return f"{int(_bits(value.reshape(1))) & 0xFFFFFFFF:#010x}"
+
+
+def _shown(got: torch.Tensor, want: torch.Tensor) -> dict[str, str]:
+    """Both values in decimal; NaN whose payloads differ with their bits."""
+    shown = {name: repr(value.item()) for name, value in (("got", got), ("want", want))}
+    if shown["got"] == shown["want"]:
+        return {name: f"nan ({_hex(value)})" for name, value in (("got", got), ("want", want))}
+    return shown
 
 
 def _verdicts(run: Run, reference: Run, points: list[PointRow], tensors: list[TensorRow]) -> list[Verdict]:
     verdicts = [_half_ulp(row) for row in points if _rounds_to_nearest(row.format)]
-    if run.backend not in ("twin", "oracle") and reference.backend == "twin" and reference.order == "kernel":
+    same_model = run.mfma in ("none", reference.mfma)  # hardware has none of its own
+    if run.backend not in TWINS and reference.backend == "twin" and reference.order == "kernel" and same_model:
         verdicts += [_bit_equal(row) for row in tensors]
     return verdicts
 

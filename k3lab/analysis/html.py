@@ -13,6 +13,7 @@ from k3lab.analysis import sentences
 from k3lab.analysis.glossary import glossary
 from k3lab.analysis.report import Budget, BudgetRow, Difference, Figures, PointRow, Report, TensorRow
 from k3lab.analysis.words import decibel, number, percent, shape, share_text
+from k3lab.backends.twin import TWINS
 
 ALTERNATIVES = {
     "error_by_stage": "Own and built-up relative rms error of every rounding point, in order, on a log axis",
@@ -70,7 +71,14 @@ def summary(report: Report) -> str:
 
 def index(reports: Mapping[str, Report]) -> str:
     """A page of links to `<folder>/report.html`, with each report's headline figures; `reports` is by folder."""
-    return _page("index.html.j2", rows=[{"folder": name, **_headline(report)} for name, report in reports.items()])
+    rows = [{"folder": name, **_headline(report)} for name, report in reports.items()]
+    kernels = any(report.provenance["run"]["backend"] not in TWINS for report in reports.values())
+    return _page("index.html.j2", rows=rows, kernels=kernels)
+
+
+def selftest(view: Mapping[str, Any]) -> str:
+    """The page of a self-test: `view` is what `k3lab.analysis.selftest` writes as JSON."""
+    return _page("selftest.html.j2", test=view)
 
 
 def _when(report: Report) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from k3lab.analysis.budget import budget_steps, error_budget
 from k3lab.analysis.compare import compare, mfma_spread
 from k3lab.analysis.report import Report, SpreadRow
 from k3lab.backends import Run, run
+from k3lab.backends.session import KERNELS
 from k3lab.cases.case import Case
+from k3lab.errors import expect
 from k3lab.hardware.mfma import MODELS
 
 Progress = Callable[[str], None]
@@ -23,24 +26,36 @@ def make_report(
     budget: bool = True,
     spread: bool = True,
     progress: Progress = lambda what: None,
+    backend: str = "twin",
+    sim: Any = None,
 ) -> Report:
     """Kernel-order twin against torch-order twin and oracle, with budget and MFMA spread unless left out.
 
     Args:
         progress: called with what is about to be computed.
+        backend: one that runs kernels (`sim`, `gfx950`) holds the kernel against the kernel-order twin and the oracle
+            instead; rounding points, budget and spread are the twin's.
+        sim: how to simulate, as in `run`.
 
     Raises:
         BadInput: as `run` does.
+        BackendUnavailable: as `run` does.
     """
+    by_kernel = backend != "twin"
+    expect(not by_kernel or backend in KERNELS, "backend", f"one of twin, {', '.join(KERNELS)}", repr(backend))
+    if by_kernel:
+        progress(f"kernel, {backend}")
+        made = run(launch, case, backend=backend, mfma=mfma, device=device, sim=sim, dumps=True)
     progress("twin, kernel order")
-    kernel = run(launch, case, order="kernel", mfma=mfma, device=device)
-    progress("twin, torch order")
-    torch_order = run(launch, case, order="torch", device=device)
+    twin = run(launch, case, order="kernel", mfma=mfma, device=device)
+    if not by_kernel:
+        progress("twin, torch order")
+        torch_order = run(launch, case, order="torch", device=device)
     progress("oracle")
     oracle = run(launch, case, backend="oracle", device=device)
-    report = compare(kernel, torch_order, oracle)
+    report = compare(made, twin, oracle) if by_kernel else compare(twin, torch_order, oracle)
     if spread:
-        report = replace(report, spread=list(_spread(kernel, progress)))
+        report = replace(report, spread=list(_spread(twin, progress)))
     if budget:
         report = report.with_budget(error_budget(launch, case, device, progress, oracle))
     return report

@@ -281,7 +281,7 @@ def schema() -> dict[str, Any]:
 def _ran(facts: Mapping[str, Any]) -> str:
     """`twin kernel order`, `oracle`."""
     backend, order = facts["backend"], facts["order"]
-    return str(backend) if order == backend else f"{backend} {order} order"
+    return f"twin {order} order" if backend == "twin" else str(backend)
 
 
 def _figures(data: dict[str, Any] | None) -> Figures | None:

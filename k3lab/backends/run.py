@@ -24,10 +24,14 @@ class Run:
     Attributes:
         ranks: by rank, exposed tensors by name (outputs, regions in capitals, locals), in the run's working dtype: fp32
             values that fit their storage format, or float64 for the oracle. Ranks may share a tensor object.
-        points: by full point name, the values before and after narrowing, one for each time the point was passed.
-        stamps: time stamps by CTA and point, where the backend has them.
+        points: by full point name, the values before and after narrowing, one for each time the point was passed; empty
+            where a kernel ran, whose narrowings show in its tensors alone.
         seconds: wall time of the execution on this host (measured).
-        provenance: versions, backend, device, key, case hash, order, MFMA model, probes.
+        provenance: versions, backend, device, key, case hash, order, MFMA model, probes; of a kernel's run the build,
+            and how it was simulated.
+        rank_stamps: by rank, time stamps [BLOCKS, points] int64 of a timeline build, 0 where a CTA did not pass.
+            The simulator's clock stands still while any wave has work to do.
+        stages: names of the stages that ran, in order; None: all.
     """
 
     case: Case
@@ -39,7 +43,8 @@ class Run:
     points: Mapping[str, Sequence[Passed]]
     seconds: float
     provenance: Mapping[str, Any]
-    stamps: Mapping[str, torch.Tensor] | None = field(default=None)
+    rank_stamps: Sequence[torch.Tensor] = field(default=())
+    stages: tuple[str, ...] | None = None
 
     @property
     def launch(self) -> Launch:
@@ -60,6 +65,11 @@ class Run:
         for rank, values in enumerate(self.ranks):
             seen.setdefault(id(values[name]), (rank, values[name]))
         return list(seen.values())
+
+    @property
+    def stamps(self) -> torch.Tensor | None:
+        """Rank 0's time stamps [BLOCKS, points], if the build keeps any; the points' names are `launch.stamps`."""
+        return self.rank_stamps[0] if self.rank_stamps else None
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
@@ -85,8 +95,9 @@ class Run:
 
     def __repr__(self) -> str:
         key = self.key
+        stages = f"stages={'+'.join(self.stages)}, " if self.stages else ""
         return (
-            f"Run({self.launch.name}, backend={self.backend}, order={self.order}, mfma={self.mfma}, "
+            f"Run({self.launch.name}, {stages}backend={self.backend}, order={self.order}, mfma={self.mfma}, "
             f"device={self.device}, S={key.tokens}, geometry={key.geometry.name}, {self.seconds:.2f} s measured)"
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from k3lab.cli.cases import case
-from k3lab.cli.commands import budget, doctor, lab, report, run
+from k3lab.cli.commands import bisect, budget, doctor, lab, report, run
 from k3lab.cli.compile import compile_
 from k3lab.cli.program import cli
+from k3lab.cli.selftest import selftest
 
-for command in (doctor, run, report, budget, case, compile_, lab):
+for command in (doctor, run, report, bisect, selftest, budget, case, compile_, lab):
     cli.add_command(command)
 
 

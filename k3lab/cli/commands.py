@@ -1,4 +1,4 @@
-"""The commands: `doctor`, `run`, `report`, `budget`, `lab`."""
+"""The commands: `doctor`, `run`, `report`, `bisect`, `budget`, `lab`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from k3lab.cli import options
 from k3lab.cli.program import FAILED_BOUND
 from k3lab.cli.progress import progress
-from k3lab.errors import BackendUnavailable, BadInput, expect
+from k3lab.errors import BackendUnavailable, BadInput, InternalFault, expect
 
 if TYPE_CHECKING:
     from k3lab.analysis.report import Report
@@ -54,9 +54,18 @@ def doctor(as_json: bool) -> None:
     help="Order of the twin's sums.",
 )
 @options.run_options
+@options.sim_options
+@click.option("--dumps", is_flag=True, default=None, help="Let a kernel write its locals out too (a twin always does).")
 @click.option("--out", type=Path, metavar="FILE", help="Also write every exposed tensor to a safetensors file.")
 def run(
-    launch: str, backend: str, order: str, mfma: str | None, device: str | None, out: Path | None, **described: Any
+    launch: str,
+    backend: str,
+    order: str,
+    mfma: str | None,
+    device: str | None,
+    dumps: bool | None,
+    out: Path | None,
+    **described: Any,
 ) -> None:
     """Run LAUNCH on a case and list every tensor it exposes."""
     from k3lab import backends
@@ -65,10 +74,11 @@ def run(
     from k3lab.files import check_writable
 
     model = options.mfma_model(mfma, backend, order)
+    sim = options.simulation(backend, described)
     if out is not None:
         check_writable(out.parent)
     case = options.make_case(launch, described)
-    made = backends.run(launch, case, backend=backend, order=order, mfma=model, device=device)
+    made = backends.run(launch, case, backend=backend, order=order, mfma=model, device=device, sim=sim, dumps=dumps)
     console = show.console()
     console.print(show.run_heading(made), soft_wrap=True)
     console.print(show.run_table(made))
@@ -81,7 +91,15 @@ def run(
 @click.argument("launch", metavar="LAUNCH|all")
 @click.option("--out", type=Path, default="reports", show_default=True, metavar="DIR", help="Folder of the reports.")
 @options.case_or_file
+@click.option(
+    "--backend",
+    type=options.Choice(("twin", *options.KERNELS)),
+    default="twin",
+    show_default=True,
+    help="twin compares orders of sums; the others hold the kernel against its twin.",
+)
 @options.run_options
+@options.sim_options
 @click.option("--no-budget", is_flag=True, help="Leave out the error budget (most of the time).")
 @click.option("--no-spread", is_flag=True, help="Leave out the other MFMA models.")
 @click.option("--against", type=Path, metavar="OLD.json", help="An older report.json: list what changed since.")
@@ -91,6 +109,7 @@ def report(
     ctx: click.Context,
     launch: str,
     out: Path,
+    backend: str,
     mfma: str | None,
     device: str | None,
     no_budget: bool,
@@ -105,6 +124,7 @@ def report(
     """
     jobs = options.report_jobs(launch, described)
     old = _older(against, launch)
+    sim = options.simulation(backend, described)
     one = launch != "all" or described["case_file"] is None
     expect(one, "--case", "one launch, as a case has the inputs of one", "all")
     from k3lab.analysis.make import make_report, report_steps
@@ -113,12 +133,13 @@ def report(
 
     check_writable(out)
     model = options.mfma_model(mfma)
-    parts = {"budget": not no_budget, "spread": not no_spread}
+    parts: dict[str, Any] = {"budget": not no_budget, "spread": not no_spread}
+    how: dict[str, Any] = {"mfma": model, "device": device, "backend": backend, "sim": sim}
     reports = {}
     for folder, name, variant in jobs:
         case = options.make_case(name, described, variant, for_all=launch == "all")
         with progress(folder, report_steps(case, **parts) + 1) as step:
-            made = make_report(name, case, mfma=model, device=device, progress=step, **parts)
+            made = make_report(name, case, progress=step, **how, **parts)
             step("charts and page")
             page = made.save(out / folder, against=old)
         reports[folder] = made
@@ -145,6 +166,31 @@ def _older(path: Path | None, launch: str) -> Report | None:
     old = Report.load(path)
     expect(old.launch == launch, f"report {str(path)!r}", f"a report of {launch}", f"one of {old.launch}")
     return old
+
+
+@click.command()
+@click.argument("launch")
+@options.case_or_file
+@click.option(
+    "--backend", type=options.Choice(options.KERNELS), default="sim", show_default=True, help="Where the kernel runs."
+)
+@click.option("--mfma", type=options.Choice(options.MFMA_MODELS), help="Model of the matrix instruction's additions.")
+@options.sim_options
+@click.pass_context
+def bisect(ctx: click.Context, launch: str, backend: str, mfma: str | None, **described: Any) -> None:
+    """Run LAUNCH's stages one by one on exact inputs, and name the first whose kernel is not its twin.
+
+    Exit codes beside the usual: 0 all equal, 1 one differs, 4 one stopped with a fault.
+    """
+    from k3lab.analysis import bisect as bisection
+
+    sim = options.simulation(backend, described)
+    case = options.make_case(launch, described)
+    with progress(launch, len(bisection.units(case))) as step:
+        made = bisection.bisect(launch, case, backend, options.mfma_model(mfma), sim, step)
+    click.echo(repr(made))
+    if made.fault:
+        ctx.exit(InternalFault.exit_code if made.fault.stopped else FAILED_BOUND)
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
@@ -20,25 +21,13 @@ PACKAGES = {
 }
 """Module names and the distributions they come in."""
 
-LATER = {
-    "sim": "the launches' kernels in the simulator (which runs other FlyDSL kernels: k3lab.sim.launch.simulate)",
-    "gfx950": "the kernels on an MI355X",
-    "cuda": "the kernels' code translated for NVIDIA GPUs",
-}
+LATER = {"cuda": "the kernels' code translated for NVIDIA GPUs"}
 
 
 def examine() -> dict[str, Any]:
     """Versions, GPU, launches and backends; imports neither flydsl nor aiter."""
-    from k3lab.backends import BACKENDS
     from k3lab.launches import LAUNCHES
 
-    devices = "cpu and cuda devices" if _gpus() else "cpu"
-    works = [{"name": name, "works": True, "why": f"{about}; on {devices}"} for name, about in BACKENDS.items()]
-    missing = [
-        {"name": name, "works": False, "why": f"not part of this version: {about}"}
-        for name, about in LATER.items()
-        if name not in BACKENDS
-    ]
     return {
         "k3lab": __version__,
         "python": platform.python_version(),
@@ -46,9 +35,68 @@ def examine() -> dict[str, Any]:
         "packages": {name: version_of(name, distribution) for name, distribution in PACKAGES.items()},
         "gpu": _gpu_text(),
         "launches": list(LAUNCHES),
-        "backends": [*works, *missing],
+        "backends": backends(),
         "lowering": lowering(),
     }
+
+
+def backends() -> list[dict[str, Any]]:
+    """Every backend, whether it works here, and what it is or why not."""
+    from k3lab.backends.twin import TWINS
+
+    devices = "cpu and cuda devices" if _gpus() else "cpu"
+    twins = [{"name": name, "works": True, "why": f"{about}; on {devices}"} for name, about in TWINS.items()]
+    kernels = [kernel_backend("sim", simulator_here), kernel_backend("gfx950", gfx950_here)]
+    later = [
+        {"name": name, "works": False, "why": f"not part of this version: {about}"} for name, about in LATER.items()
+    ]
+    return [*twins, *kernels, *later]
+
+
+def kernel_backend(name: str, check: Callable[[], str]) -> dict[str, Any]:
+    """A backend that runs kernels: `check` says what is there, or raises what is missing."""
+    from k3lab.backends.session import KERNELS
+    from k3lab.errors import BackendUnavailable
+    from k3lab.kernels.lowered import has_kernel
+    from k3lab.launches import LAUNCHES
+
+    able = [launch.name for launch in LAUNCHES.values() if has_kernel(launch)]
+    without = [name for name in LAUNCHES if name not in able]
+    try:
+        here = check()
+    except BackendUnavailable as error:
+        return {"name": name, "works": False, "why": str(error)}
+    why = f"{KERNELS[name]}; {here}; kernels of {', '.join(able) or 'no launch'}"
+    return {"name": name, "works": bool(able), "why": why + (f", none of {', '.join(without)} yet" if without else "")}
+
+
+def simulator_here() -> str:
+    """FlyDSL's version.
+
+    Raises:
+        BackendUnavailable: when it is not installed.
+    """
+    from k3lab.lowering import codegen
+
+    return f"ready, lowered by FlyDSL {codegen.version()}"
+
+
+def gfx950_here() -> str:
+    """The device.
+
+    Raises:
+        BackendUnavailable: when there is no gfx950 that torch can use, or FlyDSL is missing.
+    """
+    import torch
+
+    from k3lab.backends import gfx950
+    from k3lab.geometry import Geometry
+    from k3lab.lowering import codegen
+
+    gfx950.check_torch()
+    properties = torch.cuda.get_device_properties(0)
+    gfx950.check_device(properties, Geometry.k3().blocks)
+    return f"ready on {properties.name} with FlyDSL {codegen.version()}; nobody has run it on one yet"
 
 
 def lowering() -> list[dict[str, Any]]:

@@ -13,11 +13,17 @@ from k3lab.errors import BadInput, expect
 
 if TYPE_CHECKING:
     from k3lab.cases import Case
+    from k3lab.sim.options import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Named here too, so that --help imports nothing heavy; a test holds them against what there is.
 BACKENDS = ("twin", "oracle", "sim", "gfx950", "cuda")
+KERNELS = ("sim", "gfx950")
+SCHEDULES = ("default", "random", "adversarial")
+MEMORIES = ("sequential", "relaxed")
+DETECTORS = {"races": "races", "global": "global_races", "guards": "guards", "scopes": "scopes"}
+"""Detectors of the simulator by their name here, with the option each sets."""
 ORDERS = ("kernel", "torch")
 MFMA_MODELS = ("fused", "sequential", "pairwise", "cdna3")
 VALUES = ("normal", "outliers", "tiny", "huge", "ties", "constant", "adversarial", "specials")
@@ -64,6 +70,16 @@ _RUN_OPTIONS = (
     ),
     click.option("--device", help="Torch device: cpu (the default), cuda, cuda:1, ..."),
 )
+_SIM_OPTIONS = (
+    click.option("--schedule", type=Choice(SCHEDULES), help="Simulator: which wave goes on; default is deterministic."),
+    click.option("--sim-seed", type=int, help="Simulator: seed of the schedule and of the relaxed memory (0)."),
+    click.option("--memory", type=Choice(MEMORIES), help="Simulator: sequential, or relaxed as hardware may be."),
+    click.option(
+        "--detectors",
+        metavar="all|LIST",
+        help=f"Simulator: look for faults too; {', '.join(DETECTORS)}, with commas between.",
+    ),
+)
 _CASE_FILE = click.option("--case", "case_file", type=Path, metavar="FILE", help="Inputs from `k3lab case make`.")
 
 
@@ -80,6 +96,42 @@ def case_or_file(command: Command) -> Command:
 def run_options(command: Command) -> Command:
     """Add the options that say how a twin runs."""
     return _with(command, _RUN_OPTIONS)
+
+
+def sim_options(command: Command) -> Command:
+    """Add the options that say how to simulate."""
+    return _with(command, _SIM_OPTIONS)
+
+
+def simulation(backend: str, described: dict[str, Any]) -> Options | None:
+    """Takes the simulator's options out of `described`; None where there are none.
+
+    Raises:
+        BadInput: for any beside a backend that does not simulate, or an unknown detector.
+    """
+    names = ("schedule", "sim_seed", "memory", "detectors")
+    taken = {name: described.pop(name) for name in names if name in described}
+    given = {name: value for name, value in taken.items() if value is not None}
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    expect(not given or backend == "sim", flags, "--backend sim beside it", f"--backend {backend}")
+    if not given:
+        return None
+    from k3lab.sim.options import Options
+
+    wanted: dict[str, Any] = dict.fromkeys(_detectors(given.pop("detectors", "")), True)
+    if "sim_seed" in given:
+        given["seed"] = given.pop("sim_seed")
+    return Options(**given, **wanted)
+
+
+def _detectors(text: str) -> list[str]:
+    """`races,guards` or `all` as the options they set."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == ["all"]:
+        return list(DETECTORS.values())
+    for word in words:
+        expect(word in DETECTORS, "--detectors", f"all, or some of {', '.join(DETECTORS)}", repr(word))
+    return [DETECTORS[word] for word in words]
 
 
 def _with(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
@@ -126,7 +178,7 @@ def make_case(
 
 
 def mfma_model(given: str | None, backend: str = "twin", order: str = "kernel") -> str:
-    """The MFMA model of a run: the one `given`, else the default.
+    """The MFMA model of a run, in twin and simulator: the one `given`, else the default.
 
     Raises:
         BadInput: for one given where no matrix instruction is modelled.

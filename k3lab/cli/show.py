@@ -17,6 +17,7 @@ from k3lab.analysis.report import Budget, Report
 from k3lab.analysis.words import number, plural, shape, share_text
 
 if TYPE_CHECKING:
+    from k3lab.analysis.selftest import SelfTest
     from k3lab.backends import Run
     from k3lab.cases import Case
 
@@ -66,6 +67,8 @@ def run_heading(run: Run) -> str:
 
 def measured(run: Run) -> str:
     """How long it took, and where that was measured."""
+    if run.backend == "sim":
+        return f"{run.seconds:.2f} s of wall time to simulate, measured on {run.provenance['device']}: not a GPU's time"
     return f"{run.seconds:.2f} s, measured on {run.provenance['device']}: the time of this backend, not of a GPU kernel"
 
 
@@ -119,6 +122,17 @@ def budget_table(launch: str, budget: Budget) -> Table:
     rests = (budget.rest(tensor) for tensor in tensors)
     made.add_row("nothing rounded", *("" if rest is None else share_text(rest) for rest in rests))
     made.add_row("rms error, all on", *(number(budget.all_on[tensor]) for tensor in tensors))
+    return made
+
+
+def selftest_table(test: SelfTest) -> Table:
+    """One line a comparison; without a kernel is said below."""
+    made = table("launch", "case", "what ran", "equal", "what came of it", "seconds", title=test.device, left=5)
+    for row in test.rows:
+        equal = Text("yes", style="green") if row.equal else Text("no", style="red")
+        made.add_row(row.launch, row.case, row.what, equal, row.outcome, f"{row.seconds:.2f}")
+    if test.without:
+        made.caption = f"no kernel in this version: {', '.join(test.without)}"
     return made
 
 

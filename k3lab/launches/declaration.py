@@ -8,13 +8,13 @@ k3lab lists stages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from k3lab.errors import BadInput, expect
 from k3lab.geometry import Geometry
-from k3lab.layout import Local, Placed, PlainRows, Region, place_scratch
+from k3lab.layout import Local, Placed, PlainRows, Region, place_peers, place_scratch
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +80,16 @@ class LaunchKey:
         return -1
 
     @property
+    def gate_local(self) -> bool:
+        """Whether every attention CTA computes every token's gate itself, and WGT is not used."""
+        return False
+
+    @property
+    def sentinel(self) -> bool:
+        """Whether words that ranks hand each other carry no tags, in regions armed with a sentinel."""
+        return False
+
+    @property
     def rank_count(self) -> int:
         """Ranks a case of this key has tensors for."""
         return int(getattr(self, "ranks", 1))
@@ -139,7 +149,8 @@ class TensorDecl:
         present: whether a key has this tensor at all.
         optional: a case may leave it out.
         per_rank: every rank has its own (shared by all ranks otherwise).
-        raw: bits pass through the launch unchanged in part, so NaN payloads count.
+        raw: of (key, one rank's inputs), which elements pass through the launch as bits, so that NaN payloads count:
+            a mask that broadcasts over the tensor; None for a tensor of which all NaN are alike.
         strides: `contiguous`; `rows` leaves all but the last dimension free; `slots` the first; `free` all.
     """
 
@@ -151,7 +162,7 @@ class TensorDecl:
     present: Callable[[Any], bool] = lambda key: True
     optional: bool = False
     per_rank: bool = False
-    raw: bool = False
+    raw: Callable[[Any, Mapping[str, Any]], torch.Tensor] | None = None
     strides: Strides = "contiguous"
 
     @property
@@ -337,6 +348,21 @@ class Launch:
         """The input tensors that a build with `key` takes."""
         return tuple(decl for decl in self.inputs if decl.present(key))
 
+    def made_for(self, key: LaunchKey) -> tuple[Output, ...]:
+        """Outputs that are no inputs, in the dtypes that a build with `key` stores."""
+        wider = self.in_bf16(key)
+        return tuple(replace(made, dtype="bf16") if made.name in wider else made for made in self.made)
+
+    def locals_for(self, key: LaunchKey) -> tuple[Local, ...]:
+        """Locals, in the dtypes that a build with `key` stores."""
+        wider = self.in_bf16(key)
+        return tuple(replace(local, dtype="bf16") if local.name in wider else local for local in self.locals)
+
     def scratch(self, key: LaunchKey) -> tuple[Placed, ...]:
         """Regions and plain rows of a build with their byte offsets."""
         return place_scratch(self.regions, self.rows, key.sizes)
+
+    def peers(self, key: LaunchKey) -> tuple[Placed, ...]:
+        """One half of a peer buffer: the regions that ranks hand values through; empty for a rank on its own."""
+        regions = tuple(region for region in self.regions if region.present(key))
+        return place_peers(regions, key.sizes, key.sentinel)

@@ -13,7 +13,7 @@ from k3lab.launches import seam
 from k3lab.launches.declaration import Launch, LaunchKey, Output, Point, Stage, TensorDecl
 from k3lab.layout import Local, PlainRows, Region
 from k3lab.stages.gemv.twin import stage_gemv
-from k3lab.stages.kda.conv.twin import kda_conv
+from k3lab.stages.kda.conv.twin import CARRIED, kda_conv
 from k3lab.stages.kda.gates.twin import kda_gates
 from k3lab.stages.kda.norm.twin import kda_norm
 from k3lab.stages.kda.recur.twin import kda_recur
@@ -100,6 +100,14 @@ def check_inputs(key: K1Key, tensors: Mapping[str, torch.Tensor]) -> None:
     expect(not shared, "st_idx", "no slot twice (two tokens would write one state)", f"slot {shared[:1]} shared")
 
 
+def carried(key: K1Key, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Entries of conv_state that no arithmetic makes: all but the step's own in the slots that are written."""
+    state, slots = tensors["conv_state"], tensors["st_idx"][:, 0].long()
+    mask = torch.ones(state.shape[0], 1, state.shape[2], dtype=torch.bool)
+    mask[slots[slots > 0], :, CARRIED:] = False
+    return mask
+
+
 K1 = Launch(
     name="k1",
     published="kda_pre",
@@ -111,7 +119,7 @@ K1 = Launch(
         TensorDecl("w_fb", "PROJ 128", "bf16", "weight", "f_b rows of the heads"),
         TensorDecl("conv_w", "CONV 4", "fp32", "special", "taps of the q, k, v channels, oldest first"),
         TensorDecl(
-            "conv_state", "*slots CONV STATE_LEN", "bf16", "activation", "conv windows", raw=True, strides="free"
+            "conv_state", "*slots CONV STATE_LEN", "bf16", "activation", "conv windows", raw=carried, strides="free"
         ),
         TensorDecl("a_log", "HEADS", "fp32", "special", "log of the decay rate"),
         TensorDecl("dt_bias", "PROJ", "fp32", "special", "bias of the decay gate"),

@@ -94,9 +94,16 @@ K2A = Launch(
     ),
     regions=(
         *seam.REGIONS,
-        Region("AR", "RANKS S HIDDEN", "bf16x2", scope="system", about="what the ranks send each other to be summed"),
+        Region(
+            "AR",
+            "RANKS S HIDDEN",
+            "bf16x2",
+            scope="system",
+            about="what the ranks send each other to be summed",
+            armed=True,
+        ),
     ),
-    rows=(PlainRows("x_out", "S HIDDEN", "bf16", guard="XRDY", about="the MoE's input row"),),
+    rows=(PlainRows("x_out", "S HIDDEN", "bf16", guard="XRDY", about="the MoE's input row", output=True),),
     locals=(
         *seam.LOCALS,
         Local("partial", "S HIDDEN", "bf16", "o", ("reduce",), about="the rank's part of the attention output"),

@@ -194,7 +194,14 @@ M1A = Launch(
         Region("QA", "S QKV_A", "bf16x2", about="latents q_c, kv_c and k_pe, before their norms"),
         Region("QCR", "S", "flag", about="a token's query latent is written"),
         Region("QN", "S HEADS 128", "bf16x2", about="query, no-position part"),
-        Region("QG", "RANKS S HEADS ENTRY", "fp8x4", scope="system", about="every rank's query heads, gathered"),
+        Region(
+            "QG",
+            "RANKS S HEADS ENTRY",
+            "fp8x4",
+            scope="system",
+            about="every rank's query heads, gathered",
+            present=lambda key: key.ranks > 1,
+        ),
     ),
     rows=(
         PlainRows("x", "S HIDDEN", "bf16", guard="XRDY", about=seam.X_ABOUT),

@@ -145,10 +145,15 @@ class HostLaunch:
 
 @dataclass(frozen=True)
 class Module:
-    """Everything one launch needs: kernels, LDS globals, how the host launches them, and the text it came from."""
+    """Everything one launch needs: kernels, LDS globals, how the host launches them, and the text it came from.
+
+    Attributes:
+        decoded: what a simulator has made of each kernel, by name: kept here so that it lives as long as the module.
+    """
 
     kernels: Mapping[str, Kernel]
     globals: Mapping[str, Global]
     launches: tuple[HostLaunch, ...]
     host_args: tuple[Type, ...]
     text: str
+    decoded: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -13,6 +13,9 @@ from k3lab.lowering.ir import Loc
 from k3lab.lowering.loops import poll_loads, spins, stuck
 from k3lab.lowering.resources import LDS_LIMIT, WAVE, Resources, read_resources
 
+Line = tuple[str, int]
+"""A source line: how its file's path ends (`mix/kernel.py`), and its number."""
+
 STORES = ("global store", "atomic")
 CONTRACTED = ("v_fma_", "v_fmac_", "v_mac_f", "v_mad_f", "v_pk_fma_", "v_fmaak_", "v_fmamk_", "v_mad_mix", "v_madmk")
 STAMPS = ("s_memrealtime", "s_memtime")
@@ -27,23 +30,25 @@ class Rules:
 
     Attributes:
         polls: loops that must spin on a load, at least; a deleted loop leaves nothing else to see.
-        poll_lines: source lines of which each must hold the load of a spin (needs line tables).
+        poll_lines: source lines of which each must hold the load of a spin (needs line tables, as all lines do).
         weight: a modifier of the weights' loads; `poll`: of a poll's load and of a scoped store.
         weight_loads: weight loads that must be issued before the first poll is waited for, at least.
+        weight_polls: how the paths of the files end whose first poll the weights precede (any poll, if empty).
         pair_widths: bytes that a scoped store may have, flags aside.
-        flag_lines: source lines of the flag stores (needs line tables).
+        flag_lines: source lines of which each must hold a flag store; no other store is a flag then.
         flag_width: without `flag_lines`, scoped stores of so many bytes are the flags; 0 for no flags.
         timeline: whether stamps are wanted.
         dynamic_lds: bytes a launch adds, by kernel.
     """
 
     polls: int = 0
-    poll_lines: frozenset[int] = frozenset()
+    poll_lines: frozenset[Line] = frozenset()
     weight: str | None = "nt"
     poll: str = "sc1"
     weight_loads: int = 0
+    weight_polls: frozenset[str] = frozenset()
     pair_widths: frozenset[int] = frozenset({8})
-    flag_lines: frozenset[int] = frozenset()
+    flag_lines: frozenset[Line] = frozenset()
     flag_width: int = 4
     timeline: bool = False
     dynamic_lds: Mapping[str, int] = field(default_factory=dict)
@@ -127,8 +132,8 @@ def poll_reloads(kernel: Kernel, rules: Rules) -> Iterator[Finding]:
             spinning.append(loop)
     if len(spinning) < rules.polls:
         yield kernel.whole("poll-reloads", f"{len(spinning)} loops that spin on a load, {rules.polls} expected")
-    loaded = {at.loc.line for loop in spinning for at in poll_loads(loop) if at.loc}
-    for line in sorted(rules.poll_lines - loaded):
+    loads = [at for loop in spinning for at in poll_loads(loop)]
+    for line in _absent(rules.poll_lines, loads):
         yield kernel.whole("poll-reloads", f"no loop spins on the load of source line {line}")
 
 
@@ -137,8 +142,12 @@ def weights_first(kernel: Kernel, rules: Rules) -> Iterator[Finding]:
 
     The compiler may issue the poll's load first; what matters is that nothing waits on it before the weights are out.
     """
-    waits = _first_wait(kernel.instructions, rules.poll)
-    if rules.weight is None or waits is None:
+    waits = _first_wait(kernel.instructions, rules)
+    if rules.weight is None:
+        return
+    if waits is None:
+        if rules.weight_polls and rules.weight_loads:
+            yield kernel.whole("weights-first", f"no poll of {', '.join(sorted(rules.weight_polls))} to precede")
         return
     issued, weights = (
         sum(at.family == "global load" and rules.weight in at.modifiers for at in some)
@@ -178,8 +187,11 @@ def scale_registers(kernel: Kernel, rules: Rules) -> Iterator[Finding]:
 def flag_drained(kernel: Kernel, rules: Rules) -> Iterator[Finding]:
     """Before a flag store every wave has drained its stores, and then met the others at a barrier."""
     alone = kernel.resources.threads <= WAVE
-    for place, at in enumerate(kernel.instructions):
-        if at.family in STORES and _is_flag(at, rules):
+    stores = [(place, at) for place, at in enumerate(kernel.instructions) if at.family in STORES]
+    for line in _absent(rules.flag_lines, [at for _, at in stores]):
+        yield kernel.whole("flag-drained", f"no store of source line {line}, which puts a flag")
+    for place, at in stores:
+        if _is_flag(at, rules):
             missing = _missing_before(kernel.instructions[:place], alone)
             if missing:
                 yield kernel.finding("flag-drained", at, f"no {missing} before this flag store")
@@ -206,15 +218,34 @@ RULES = (
 """Every rule, in the order of the documentation."""
 
 
-def _first_wait(instructions: list[Instruction], poll: str) -> int | None:
-    """The place of the first instruction that takes in what the first poll has loaded."""
-    loads = (place for place, at in enumerate(instructions) if at.family == "global load" and poll in at.modifiers)
-    first = next(loads, None)
+def _first_wait(instructions: list[Instruction], rules: Rules) -> int | None:
+    """The place of the first instruction that takes in what the first poll (of `weight_polls`) has loaded."""
+    places = (place for place, at in enumerate(instructions) if _is_poll(at, rules))
+    first = next(places, None)
     if first is None:
         return None
     loaded = instructions[first].writes
     after = range(first + 1, len(instructions))
     return next((place for place in after if instructions[place].reads & loaded), None)
+
+
+def _is_poll(at: Instruction, rules: Rules) -> bool:
+    here = not rules.weight_polls or any(_ends(at.loc, file) for file in rules.weight_polls)
+    return here and at.family == "global load" and rules.poll in at.modifiers
+
+
+def _ends(loc: Loc | None, file: str) -> bool:
+    """Whether `loc` is in a file whose path ends so."""
+    return loc is not None and f"/{loc.file}".endswith(f"/{file}")
+
+
+def _is_at(at: Instruction, line: Line) -> bool:
+    return at.loc is not None and at.loc.line == line[1] and _ends(at.loc, line[0])
+
+
+def _absent(lines: frozenset[Line], instructions: list[Instruction]) -> list[str]:
+    """Those of `lines` that no instruction comes from, as `file:line`."""
+    return [f"{line[0]}:{line[1]}" for line in sorted(lines) if not any(_is_at(at, line) for at in instructions)]
 
 
 def _scoped_stores(kernel: Kernel, rules: Rules) -> Iterator[Instruction]:
@@ -223,7 +254,7 @@ def _scoped_stores(kernel: Kernel, rules: Rules) -> Iterator[Instruction]:
 
 def _is_flag(at: Instruction, rules: Rules) -> bool:
     if rules.flag_lines:
-        return at.loc is not None and at.loc.line in rules.flag_lines
+        return any(_is_at(at, line) for line in rules.flag_lines)
     return at.family == "global store" and rules.poll in at.modifiers and at.width == rules.flag_width
 
 

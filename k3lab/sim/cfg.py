@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 
 from k3lab.errors import BadInput
 from k3lab.lowering.ir import Block
@@ -30,6 +31,11 @@ class Graph:
     successors: tuple[tuple[int, ...], ...]
     loops: dict[int, Loop]
     live_in: tuple[frozenset[int], ...]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Index of every block by its label."""
+        return {block.label: i for i, block in enumerate(self.blocks)}
 
 
 def analyse(blocks: Sequence[Block], constants: frozenset[int], kept: frozenset[int] = frozenset()) -> Graph:
@@ -58,7 +64,8 @@ def _running_order(successors: Sequence[tuple[int, ...]]) -> list[int]:
     """The blocks that can be reached: each before those it leads to but for jumps back, every loop in one piece."""
     reached = _reachable(successors)
     inside = [after if block in reached else () for block, after in enumerate(successors)]
-    return _laid_out(0, reached, list(_natural_loops(inside).values()), inside)
+    loops = [loop for loop in _natural_loops(inside).values() if loop.header != 0]
+    return _laid_out(0, reached, loops, inside)
 
 
 def _reachable(successors: Sequence[tuple[int, ...]]) -> frozenset[int]:
@@ -73,19 +80,27 @@ def _reachable(successors: Sequence[tuple[int, ...]]) -> frozenset[int]:
 def _laid_out(
     entry: int, region: frozenset[int], loops: list[Loop], successors: Sequence[tuple[int, ...]]
 ) -> list[int]:
-    """The blocks of a region entered at `entry`: a loop in it counts as one block, and is laid out by itself."""
-    inner = [loop for loop in loops if loop.body <= region and loop.header != entry]
-    unit = {block: loop for loop in sorted(inner, key=lambda loop: len(loop.body)) for block in loop.body}
+    """The blocks of a region entered at `entry`: a loop in it counts as one block, and is laid out by itself.
+
+    Args:
+        loops: those in the region that do not start at `entry`. Natural loops with different headers are disjoint or
+            one is in the other, so a loop lies in the outermost loop that its header lies in.
+    """
+    unit = {block: loop for loop in sorted(loops, key=lambda loop: len(loop.body)) for block in loop.body}
+    inner: dict[int, list[Loop]] = {loop.header: [] for loop in unit.values()}
+    for loop in loops:
+        if (outermost := unit[loop.header].header) != loop.header:
+            inner[outermost].append(loop)
 
     def ways_out(block: int) -> list[int]:
         body = unit[block].body if block in unit else frozenset({block})
         after = dict.fromkeys(way for member in sorted(body) for way in successors[member])
-        ways = (way for way in after if way in region - body - {entry})
+        ways = (way for way in after if way in region and way not in body and way != entry)
         return list(dict.fromkeys(unit[way].header if way in unit else way for way in ways))
 
     order: list[int] = []
     for block in _topological(entry, ways_out):
-        order += _laid_out(block, unit[block].body, inner, successors) if block in unit else [block]
+        order += _laid_out(block, unit[block].body, inner[block], successors) if block in unit else [block]
     return order
 
 
@@ -109,19 +124,46 @@ def _topological(entry: int, ways_out: Callable[[int], list[int]]) -> list[int]:
     return done[::-1]
 
 
-def _dominators(successors: Sequence[tuple[int, ...]]) -> list[set[int]]:
-    n = len(successors)
-    predecessors = _predecessors(successors)
-    dominators = [{0}] + [set(range(n)) for _ in range(n - 1)]
+def _dominators(number: dict[int, int], predecessors: Sequence[list[int]]) -> dict[int, int]:
+    """The immediate dominator of every block with a `number`, its place in reverse post-order; the first's is itself.
+
+    Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm" (2001): numbers fall on the way up the tree. One
+    round settles it, and another sees that it has, unless there are irreducible loops.
+    """
+    order = sorted(number, key=number.__getitem__)
+    parent = {order[0]: order[0]}
+
+    def common(one: int, other: int) -> int:
+        while one != other:
+            if number[one] > number[other]:
+                one = parent[one]
+            else:
+                other = parent[other]
+        return one
+
     changed = True
     while changed:
         changed = False
-        for block in range(1, n):
-            into = [dominators[p] for p in predecessors[block]]
-            new = ({block} | set.intersection(*into)) if into else {block}
-            if new != dominators[block]:
-                dominators[block], changed = new, True
-    return dominators
+        for block in order[1:]:
+            new = reduce(common, (p for p in predecessors[block] if p in parent))
+            if parent.get(block) != new:
+                parent[block], changed = new, True
+    return parent
+
+
+def _reverse_post_order(successors: Sequence[tuple[int, ...]]) -> list[int]:
+    done: list[int] = []
+    seen, path = {0}, [(0, iter(successors[0]))]
+    while path:
+        block, rest = path[-1]
+        way = next((way for way in rest if way not in seen), None)
+        if way is None:
+            done.append(block)
+            path.pop()
+        else:
+            seen.add(way)
+            path.append((way, iter(successors[way])))
+    return done[::-1]
 
 
 def _predecessors(successors: Sequence[tuple[int, ...]]) -> list[list[int]]:
@@ -133,11 +175,16 @@ def _predecessors(successors: Sequence[tuple[int, ...]]) -> list[list[int]]:
 
 
 def _natural_loops(successors: Sequence[tuple[int, ...]]) -> dict[int, Loop]:
-    dominators, predecessors = _dominators(successors), _predecessors(successors)
+    predecessors = _predecessors(successors)
+    number = {block: i for i, block in enumerate(_reverse_post_order(successors))}
+    parent = _dominators(number, predecessors)
     loops: dict[int, Loop] = {}
-    for latch, after in enumerate(successors):
-        for header in after:
-            if header in dominators[latch]:
+    for latch in sorted(number):
+        for header in successors[latch]:
+            above = latch
+            while number[above] > number[header]:
+                above = parent[above]
+            if above == header:  # the header dominates the latch
                 body = _body(header, latch, predecessors)
                 old = loops.get(header, Loop(header, frozenset(), frozenset()))
                 loops[header] = Loop(header, old.body | body, old.latches | {latch})
@@ -164,15 +211,17 @@ def _liveness(
     for loop in loops.values():
         for block in loop.body - {loop.header}:
             carried[block] |= args[loop.header]
-    live: list[frozenset[int]] = [frozenset()] * len(blocks)
-    changed = True
-    while changed:
-        changed = False
-        for i in reversed(range(len(blocks))):
-            out = frozenset().union(*(live[s] for s in successors[i])) if successors[i] else frozenset()
-            new = ((uses[i] | carried[i] | out) - defs[i] - args[i]) - constants
-            if new != live[i]:
-                live[i], changed = new, True
+    own = [(uses[i] | carried[i]) - defs[i] - args[i] - constants for i in range(len(blocks))]
+    hidden = [defs[i] | args[i] for i in range(len(blocks))]
+    live = list(own)
+    predecessors = _predecessors(successors)
+    todo = dict.fromkeys(range(len(blocks)))  # the last first: what a block needs is known before its predecessors'
+    while todo:
+        i, _ = todo.popitem()
+        new = own[i].union(*(live[s] - hidden[i] for s in successors[i]))
+        if new != live[i]:
+            live[i] = new
+            todo |= dict.fromkeys(predecessors[i])
     return tuple(live)
 
 

@@ -1,4 +1,4 @@
-"""Runs a decoded kernel: waves at the same block together, the smallest block first; barriers, polls, deadlock.
+"""Runs linked kernels: waves at the same block together, the smallest block first; barriers, polls, kernel boundaries.
 
 Waves that may be waiting (in a loop that reads memory and changes nothing but by atomics) go on only when nothing else
 can, and a wave whose loop carries the same values as before, with memory unchanged since, provably spins: it is parked
@@ -14,98 +14,148 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from k3lab.errors import BadInput, InternalFault
 from k3lab.geometry import LANES
 from k3lab.hardware import mfma as mfma_models
-from k3lab.sim.adversary import Starved, draw, first_of
+from k3lab.sim.adversary import RandomOrder, first_of, starved_by
 from k3lab.sim.cohort import Cohort, each, merge, split
 from k3lab.sim.faults import Finding, SimFault, Where
-from k3lab.sim.memory import GlobalMemory, LocalMemory
+from k3lab.sim.fleet import Fleet
+from k3lab.sim.link import Linked
+from k3lab.sim.memory import GlobalMemory, LocalMemory, PrivateMemory
 from k3lab.sim.options import Options
-from k3lab.sim.program import BARRIER, FIRST_OP_LINE, Code, Edge, Program
+from k3lab.sim.program import BARRIER, BRANCHES, FIRST_OP_LINE, Code, Edge
 from k3lab.sim.races import LdsRaces
 from k3lab.sim.regions import RegionMap
+from k3lab.sim.shades import Shades
+from k3lab.sim.standing import deadlock, interrupted
 from k3lab.sim.step import Step
 from k3lab.sim.watch import watch_for
 
-Xyz = tuple[int, int, int]
 I64 = NDArray[np.int64]
-COMPANY = (1.0, 0.5, 0.0)  # in random orders, by seed: the share of a workgroup's waves that a wave takes along
 IDLE_TICKS = 1000  # how far the clock moves when only waiting waves are left
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Engine:
-    """One launch of a kernel.
+    """A simulation of devices that launch kernels.
 
     Attributes:
         ready: cohorts that can run, by block; `polling` those in waiting loops, `parked` those of them that have seen
             nothing new (with the version they saw), `timed` those whose loop reads the clock; `held` lanes whose wave
-            has others in such a loop still; `barred` those at a barrier; `last` those the options hold back.
+            has others in such a loop still; `barred` those at a barrier; `last` those the options hold back; `running`
+            the one that runs.
         version: how often memory has changed; `ticks` the clock waves can read.
         steps, lane_instructions: blocks run, and operations times the lanes that were active in them.
     """
 
-    program: Program
+    linked: Linked
     globals: GlobalMemory
-    grid: Xyz
-    block: Xyz
-    args: dict[int, Any]
+    fleet: Fleet
     options: Options = field(default_factory=Options)
     regions: RegionMap | None = None
 
     def __post_init__(self) -> None:
-        threads = self.block[0] * self.block[1] * self.block[2]
-        groups = self.grid[0] * self.grid[1] * self.grid[2]
-        if threads % LANES or threads <= 0 or groups <= 0:
-            raise BadInput(
-                f"launch: expected whole waves of {LANES} threads, got block {self.block}, grid {self.grid}."
-            )
-        self.waves_per_group = threads // LANES
-        self.mfma = mfma_models.get(self.options.mfma)
-        self.lds = LocalMemory(groups, self.program.lds_bytes)
+        fleet, options = self.fleet, self.options
+        self.waves_per_group = fleet.waves_per_group
+        self.mfma = mfma_models.get(options.mfma)
+        lds_bytes = max(image.program.lds_bytes for image in self.linked.images)
+        self.lds = LocalMemory(fleet.slots, lds_bytes, options.fill)
+        self.private = PrivateMemory(fleet.slots * fleet.waves_per_group, options.fill)
         self.ready: dict[int, list[Cohort]] = {}
         self.polling: list[Cohort] = []
         self.timed: list[Cohort] = []
         self.parked: list[tuple[int, Cohort]] = []
         self.held: list[Cohort] = []
         self.last: list[Cohort] = []
-        self.races = LdsRaces(self.lds, groups) if self.options.races else None
         self.barred: list[Cohort] = []
-        self.arrived = np.zeros(groups, np.int64)
-        self.live_lanes = np.full(groups * self.waves_per_group, LANES, np.int64)
-        self.live_waves = np.full(groups, self.waves_per_group, np.int64)
+        self.running: Cohort | None = None
+        self.arrived = np.zeros(fleet.slots, np.int64)
         self.version = self.ticks = self.steps = self.lane_instructions = 0
         self.counts: Counter[str] = Counter()
         self.findings: list[Finding] = []
-        self.random = np.random.Generator(np.random.PCG64(self.options.seed))
-        self.starved = Starved(self.options.hold, self.options.hold_from)
-        if self.options.schedule == "adversarial":
-            self.starved = draw(self.random, groups, len(self.program.codes))
-        self.watch = watch_for(self, self.regions or RegionMap((), (), self.globals))
-        self._enqueue(Cohort(0, np.arange(groups * self.waves_per_group), None, dict(self.args)))
+        self.random = np.random.Generator(np.random.PCG64(options.seed))
+        self.starved = starved_by(options, self.random, fleet)
+        self.order = RandomOrder(self.random, options.seed, fleet) if options.schedule == "random" else None
+        self.races = LdsRaces(self.lds, fleet.slots) if options.races else None
+        self.shades = [Shades(fleet.slots * fleet.waves_per_group) for _ in self.linked.images]
+        regions = self.regions or RegionMap((), (), self.globals)
+        regions.begin(options.fill)
+        self.watch = watch_for(self, regions)
+        for device in range(fleet.devices):
+            self._launch(device)
 
     def run(self) -> None:
-        """Run until every wave has returned.
+        """Run until every launch has ended.
 
         Raises:
-            SimFault: when a check stops the simulation, or nothing can go on.
+            SimFault: when a check stops the simulation, nothing can go on, or Ctrl-C is pressed.
         """
-        with np.errstate(all="ignore"):
-            while (cohort := self._next()) is not None:
-                self.steps += 1
-                if self.steps > self.options.max_steps:
-                    raise SimFault(Finding("watchdog", f"still running after {self.steps - 1} blocks", Where(None)))
-                self._advance(cohort)
-        if self.barred or self.parked or self.held:
-            raise self._deadlock()
+        try:
+            with np.errstate(all="ignore"):
+                while (cohort := self._next()) is not None:
+                    self.running = cohort
+                    self._count()
+                    self._advance(cohort)
+                    self.running = None
+            if self.barred or self.parked or self.held:
+                raise deadlock(self)
+        except SimFault as fault:
+            fault.engine = self
+            raise
+        except KeyboardInterrupt:
+            stopped = interrupted(self)
+            stopped.engine = self
+            raise stopped from None
 
     def report(self, finding: Finding) -> None:
         """Stop at `finding`, or keep it, as the options say."""
-        if finding.kind == "uninitialised" and self.options.uninitialised == "warn":
-            self.findings.append(finding)
-            return
-        raise SimFault(finding)
+        if not self.options.keeps(finding.kind):
+            raise SimFault(finding)
+        if finding.kind == "race":
+            self.counts[place := f"race at {finding.where.loc}"] += 1
+            if self.counts[place] > 1:
+                return
+        self.findings.append(finding)
+
+    def _count(self) -> None:
+        self.steps += 1
+        self.ticks += 1  # an order of events, not a duration
+        if self.steps > self.options.max_steps:
+            raise SimFault(Finding("watchdog", f"still running after {self.steps - 1} blocks", Where(None)))
+
+    # -- devices -------------------------------------------------------------------------------------------------------
+
+    def _launch(self, device: int) -> None:
+        """Start the device's next launch, if there is one."""
+        if self.fleet.begin(device):
+            dispatch = self.fleet.running(device)
+            self.lds.begin(self.fleet.slots_of(device), dispatch.image.program.lds_bytes)
+            self.shades[dispatch.number].forget(self.fleet.waves_of(device))
+            self._admit(device)
+
+    def _admit(self, device: int) -> None:
+        """Start workgroups of the device's launch that there is room for."""
+        waves = self.fleet.admit(device)
+        if waves.size:
+            dispatch = self.fleet.running(device)
+            self._enqueue(Cohort(self.linked.starts[dispatch.number], waves, None, dict(dispatch.args)))
+
+    def _retire(self, cohort: Cohort) -> None:
+        for device in self.fleet.retire(cohort.waves, LANES if cohort.mask is None else cohort.mask.sum(1)):
+            self._admit(device)
+            if self.fleet.idle(device):
+                self._end(device)
+        self._release()
+
+    def _end(self, device: int) -> None:
+        """The device's launch has ended: all that was stored is there to see, and the next one starts."""
+        if self.races is not None:
+            self.races.epoch[self.fleet.slots_of(device)] += 1
+        if self.watch is not None:
+            self.watch.ended(device)
+        self._launch(device)
+
+    # -- who runs next -------------------------------------------------------------------------------------------------
 
     def _next(self) -> Cohort | None:
         """The cohort to run next, or None when none can."""
@@ -149,38 +199,11 @@ class Engine:
         return cohort if not early.any() else cohort.rows(np.flatnonzero(~early)) if not early.all() else None
 
     def _from_ready(self) -> Cohort:
-        if self.options.schedule == "random":
-            return self._at_random()
-        return merge(self.ready.pop(min(self.ready)))
-
-    def _at_random(self) -> Cohort:
-        """Some of a workgroup's waves, picked at random, at the smallest block where they are, so that lanes meet."""
-        block = int(self.random.choice(list(self.ready)))
-        picked = self._some_waves(merge(self.ready[block]))
-        for block in sorted(self.ready):
-            whole = merge(self.ready.pop(block))
-            mine = np.isin(whole.waves, picked)
-            if not mine.any():
-                self.ready[block] = [whole]
-                continue
-            if not mine.all():
-                self.ready[block] = [whole.rows(np.flatnonzero(~mine))]
-            return whole.rows(np.flatnonzero(mine))
-        raise AssertionError("no wave picked is ready")
-
-    def _some_waves(self, cohort: Cohort) -> I64:
-        """One of the cohort's waves at random, with some of the other waves of its workgroup."""
-        group = int(self.random.choice(np.unique(self._groups(cohort))))
-        first = int(self.random.choice(cohort.waves[self._groups(cohort) == group]))
-        waves = group * self.waves_per_group + np.arange(self.waves_per_group)
-        return waves[(self.random.random(len(waves)) < COMPANY[self.options.seed % len(COMPANY)]) | (waves == first)]
-
-    def _groups(self, cohort: Cohort) -> I64:
-        return cohort.waves // self.waves_per_group
+        return merge(self.ready.pop(min(self.ready))) if self.order is None else self.order.pick(self.ready)
 
     def _enqueue(self, cohort: Cohort) -> None:
         """Make the cohort ready; workgroups that are starved come last."""
-        go, stay = self.starved.divide(cohort, self.waves_per_group)
+        go, stay = self.starved.divide(cohort, self.fleet, self.linked.place(cohort.block))
         if stay is not None:
             self.last.append(stay)
         if go is not None:
@@ -192,19 +215,24 @@ class Engine:
         self.parked = [(version, cohort) for version, cohort in self.parked if version >= self.version]
         self.polling += awake
 
+    # -- a step --------------------------------------------------------------------------------------------------------
+
     def _advance(self, cohort: Cohort) -> None:
-        code = self.program.codes[cohort.block]
+        code = self.linked.codes[cohort.block]
         if self.watch is not None:
             self.watch.pass_time()
-        step = Step(self, cohort, code.block.ops)
+        step = Step(self, cohort, code.block.ops, code.block.label)
         lanes = cohort.n * LANES if cohort.mask is None else int(cohort.mask.sum())
         self.lane_instructions += lanes * len(code.block.ops)
         try:
-            values = code.run(step, cohort.values)
+            run = code.run if self.options.trace is None else self.options.trace.pick(code, step)
+            values = run(step, cohort.values)
+            if step.shades and code.end.name in BRANCHES:
+                step.refuse(len(code.block.ops) - 1, step.shades.of(step, code.end.operands[0]))
         except SimFault:
             raise
         except Exception as error:
-            raise self._broken(error, code) from error
+            raise _broken(error, code) from error
         values |= {key: value for key, value in cohort.values.items() if key < 0}
         match code.end.name:
             case "llvm.br":
@@ -219,14 +247,6 @@ class Engine:
                 self._arrive(cohort, code, values)
             case _:
                 raise SimFault(Finding("unreachable", "a wave got to an unreachable end", Where(code.end.loc)))
-
-    def _broken(self, error: Exception, code: Code) -> InternalFault:
-        trace = error.__traceback__
-        while trace and trace.tb_frame.f_code.co_filename != f"<block {code.block.label}>":
-            trace = trace.tb_next
-        number = trace.tb_lineno - FIRST_OP_LINE if trace else 0
-        op = code.block.ops[min(max(number, 0), len(code.block.ops) - 1)]
-        return InternalFault(f"simulator: {op.name} at {op.loc} failed: {type(error).__name__}: {error}.")
 
     def _branch(self, cohort: Cohort, code: Code, values: dict[int, Any]) -> None:
         condition = values[code.end.operands[0]]
@@ -250,24 +270,19 @@ class Engine:
 
     def _follow(self, cohort: Cohort, edge: Edge, values: dict[int, Any]) -> None:
         """Send the cohort along `edge`; in a waiting loop that has seen nothing new, park it."""
-        target = self.program.codes[edge.target]
-        passed = {arg: self._value(source, values) for arg, source in edge.passed}
-        moved = Cohort(
-            edge.target,
-            cohort.waves,
-            cohort.mask,
-            {**{value: self._value(value, values) for value in target.live_in}, **passed},
-        )
+        if shades := self.shades[self.linked.numbers[cohort.block]]:
+            shades.follow(cohort, edge)
+        moved = self._moved(cohort, edge, values)
         moved.values |= {key: seen for key, seen in values.items() if key < 0 and self._within(key, edge.target)}
-        if edge.target not in self.program.polls:
+        if edge.target not in self.linked.polls:
             self._enqueue(moved)
             return
         seen = moved.values.get(_seen(edge.target))
         moved.values[_seen(edge.target)] = np.array([[self.version]])
-        if cohort.block not in self.program.graph.loops[edge.target].latches or seen is None:
+        if cohort.block not in self.linked.loops[edge.target].latches or seen is None:
             self._enqueue(moved)
             return
-        if edge.target in self.program.timed:
+        if edge.target in self.linked.timed:
             self.timed.append(moved)
             return
         same = self._unchanged(cohort, edge, values)
@@ -276,52 +291,48 @@ class Engine:
         if not same.all():
             self.polling.append(moved.rows(np.flatnonzero(~same)))
 
+    def _moved(self, cohort: Cohort, edge: Edge, values: dict[int, Any]) -> Cohort:
+        """The cohort at the end of `edge`, with what is needed from there on."""
+        constants = self.linked.constants[cohort.block]
+        passed = {arg: constants[source] if source in constants else values[source] for arg, source in edge.passed}
+        live = {value: values[value] for value in self.linked.codes[edge.target].live_in}
+        return Cohort(edge.target, cohort.waves, cohort.mask, live | passed)
+
     def _within(self, key: int, block: int) -> bool:
         """Whether `block` is in the waiting loop whose visit `key` records."""
-        return block in self.program.graph.loops[-1 - key].body
-
-    def _value(self, value: int, values: dict[int, Any]) -> Any:
-        return self.program.constants[value] if value in self.program.constants else values[value]
+        return block in self.linked.loops[-1 - key].body
 
     def _unchanged(self, cohort: Cohort, edge: Edge, values: dict[int, Any]) -> NDArray[np.bool_]:
         """[n] whether a wave carries into the loop's header exactly what it carried there before."""
         same = np.ones(cohort.n, bool)
+        constants = self.linked.constants[cohort.block]
         for arg, source in edge.passed:
-            new = self._value(source, values)
+            new = constants[source] if source in constants else values[source]
             each(lambda a, b: _and_equal(same, a, b, cohort.mask), values[arg], new)
         return same
 
-    def _retire(self, cohort: Cohort) -> None:
-        lanes = LANES if cohort.mask is None else cohort.mask.sum(1)
-        self.live_lanes[cohort.waves] -= lanes
-        gone = cohort.waves[self.live_lanes[cohort.waves] == 0]
-        np.subtract.at(self.live_waves, gone // self.waves_per_group, 1)
-        self._release()
+    # -- barriers ------------------------------------------------------------------------------------------------------
 
     def _arrive(self, cohort: Cohort, code: Code, values: dict[int, Any]) -> None:
         here = LANES if cohort.mask is None else cohort.mask.sum(1)
-        elsewhere = np.broadcast_to(here, (cohort.n,)) != self.live_lanes[cohort.waves]
+        elsewhere = np.broadcast_to(here, (cohort.n,)) != self.fleet.live_lanes[cohort.waves]
         if elsewhere.any():
-            wave = int(cohort.waves[elsewhere.argmax()])
-            where = Where(code.end.loc, wave // self.waves_per_group, wave % self.waves_per_group)
+            where = self.fleet.where(code.end.loc, int(cohort.waves[elsewhere.argmax()]))
             raise SimFault(Finding("barrier-divergence", "some lanes of the wave are elsewhere", where))
-        edge = code.edges[0]
-        target = self.program.codes[edge.target]
-        live = {value: self._value(value, values) for value in target.live_in}
-        self.barred.append(Cohort(edge.target, cohort.waves, cohort.mask, live))
-        np.add.at(self.arrived, self._groups(cohort), 1)
+        self.barred.append(self._moved(cohort, code.edges[0], values))
+        np.add.at(self.arrived, cohort.waves // self.waves_per_group, 1)
         self._release()
 
     def _release(self) -> None:
         """Let every workgroup go on whose live waves have all arrived."""
         if not self.barred:
             return
-        complete = (self.arrived > 0) & (self.arrived == self.live_waves)
+        complete = (self.arrived > 0) & (self.arrived == self.fleet.live_waves)
         if not complete.any():
             return
         waiting, self.barred = self.barred, []
         for cohort in waiting:
-            mine = complete[self._groups(cohort)]
+            mine = complete[cohort.waves // self.waves_per_group]
             if mine.any():
                 self._enqueue(cohort.rows(np.flatnonzero(mine)))
             if not mine.all():
@@ -332,16 +343,14 @@ class Engine:
         if self.watch is not None:
             self.watch.barrier(complete)
 
-    def _deadlock(self) -> SimFault:
-        parts = [self._standing(cohort, "waits at the barrier before") for cohort in self.barred]
-        parts += [self._standing(cohort, "polls in vain at") for _, cohort in self.parked]
-        return SimFault(Finding("deadlock", f"no wave can go on: {'; '.join(parts)}", Where(None)))
 
-    def _standing(self, cohort: Cohort, how: str) -> str:
-        groups = np.unique(self._groups(cohort))
-        shown = ", ".join(map(str, groups[:8])) + (", ..." if len(groups) > 8 else "")
-        loc = next((op.loc for op in self.program.codes[cohort.block].block.ops if op.loc), None)
-        return f"{cohort.n} waves of workgroups {shown} {how} {loc}"
+def _broken(error: Exception, code: Code) -> SimFault:
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename != f"<block {code.block.label}>":
+        trace = trace.tb_next
+    number = trace.tb_lineno - FIRST_OP_LINE if trace else 0
+    op = code.block.ops[min(max(number, 0), len(code.block.ops) - 1)]
+    return SimFault(Finding("broken", f"{op.name} failed: {type(error).__name__}: {error}", Where(op.loc)))
 
 
 def _seen(header: int) -> int:

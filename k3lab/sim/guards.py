@@ -1,4 +1,4 @@
-"""Rules of hand-offs that neither bits nor a race detector show: drained stores before a flag, and the right scope."""
+"""A rule that neither bits nor a race detector show: stores to rows are drained before their flag is put."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ class Guards:
         """`waves` have waited for their stores."""
         self._dirty[waves] = False
 
+    def ended(self, waves: slice) -> None:
+        """The launch that `waves` ran has ended, and all they stored is there."""
+        self._dirty[waves] = self._at_barrier[waves] = False
+
     def barrier(self, complete: Bools) -> None:
         """The `complete` workgroups pass a barrier."""
         mine = np.repeat(complete, self._waves_per_group)
@@ -71,17 +75,3 @@ class Guards:
                 f"rows it guards, at {loc}, may be under way: it has not waited for vmcnt 0"
             )
             found("undrained", message, touch.element(at))
-
-
-def check_scope(touch: Touch, region: Numbers, regions: RegionMap, found: Found) -> None:
-    """Report an access to pairs or flags that does not have the reach of their region."""
-    wanted = np.where(regions.handed, regions.policy, 0)[region]
-    short = np.broadcast_to(wanted & ~touch.policy != 0, (*touch.offset.shape, wanted.shape[-1] if wanted.ndim else 1))
-    if not short.any():
-        return
-    index = tuple(int(i) for i in np.argwhere(short)[0])
-    number = int(np.broadcast_to(region, short.shape)[index])
-    declared = regions.regions[number]
-    message = f"{regions.describe(touch, index)}, has cache policy {touch.policy}"
-    needs = int(regions.policy[number])
-    found("scope", f"{message}; {declared.scope} scope needs {needs}", touch.element(index))

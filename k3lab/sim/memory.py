@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from k3lab.geometry import LANES
+
 Bytes = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -29,7 +31,7 @@ class Buffer:
 
     Attributes:
         data: its bytes, the caller's array seen flat.
-        written: by grain, whether it holds anything (None: not tracked, all of it counts as written).
+        written: by byte, whether it holds anything (None: not tracked, all of it counts as written).
     """
 
     name: str
@@ -48,9 +50,14 @@ class OutOfBounds(Exception):
 
 @dataclass
 class GlobalMemory:
-    """Global buffers by address."""
+    """Global buffers by address.
+
+    Attributes:
+        has_scratch: whether it is tracked for any buffer what has been written.
+    """
 
     buffers: list[Buffer] = field(default_factory=list)
+    has_scratch: bool = False
 
     def add(self, name: str, array: NDArray[Any]) -> int:
         """Map `array` (C-contiguous, used in place) and return its address."""
@@ -70,6 +77,41 @@ class GlobalMemory:
         if buffer is None:
             return f"address {address:#x}, which no buffer holds"
         return f"{buffer.name} + {address & OFFSET_MASK} (buffer has {buffer.data.size} bytes)"
+
+    def scratch(self, address: int, nbytes: int, fill: bytes | None) -> None:
+        """These bytes hold nothing yet: what reads them before they are written finds `fill`, or is told so (None)."""
+        buffer = self.find(address)
+        assert buffer is not None
+        start = address & OFFSET_MASK
+        if fill is not None:
+            buffer.data[start : start + nbytes] = _pattern(fill, nbytes)
+            return
+        if buffer.written is None:
+            buffer.written = np.ones(buffer.data.size, bool)
+        buffer.written[start : start + nbytes] = False
+        self.has_scratch = True
+
+    def written(self, address: I64, size: int) -> Bools:
+        """Whether all bytes of each access inside of memory have been written."""
+        out = np.ones(address.shape, bool)
+        for buffer, chosen, offset in self.parts(address, size, "load"):
+            if buffer.written is not None:
+                out[chosen] = gather(buffer.written.view(np.uint8), offset[chosen], size).all(-1)
+        return out
+
+    def mark(self, address: I64, size: int) -> None:
+        """Stores inside of memory have written."""
+        for buffer, chosen, offset in self.parts(address, size, "store"):
+            if buffer.written is not None:
+                buffer.written[offset[chosen][..., None] + np.arange(size)] = True
+
+    def outside(self, address: I64, size: int) -> Bools:
+        """Which accesses are not wholly inside a buffer."""
+        limits = np.array([buffer.data.size for buffer in self.buffers] or [0], np.int64) - size
+        numbers = (address >> SPACING_BITS) - 1
+        known = (numbers >= 0) & (numbers < len(self.buffers))
+        out: Bools = ~known | (address & OFFSET_MASK > limits[np.where(known, numbers, 0)])
+        return out
 
     def load(self, address: I64, size: int) -> NDArray[Any]:
         """`size` bytes at each address -> [..., size] uint8.
@@ -143,6 +185,11 @@ def scatter(data: Bytes, offset: I64, values: Bytes) -> None:
         data[offset[..., None] + np.arange(size)] = values
 
 
+def _pattern(fill: bytes, nbytes: int) -> Bytes:
+    """`nbytes` of a pattern repeated."""
+    return np.resize(np.frombuffer(fill, np.uint8), nbytes)
+
+
 class LocalMemory:
     """LDS of every workgroup in one array; addresses are a workgroup's own, from 0.
 
@@ -151,11 +198,25 @@ class LocalMemory:
 
     red_zone = 256
 
-    def __init__(self, workgroups: int, nbytes: int) -> None:
+    def __init__(self, workgroups: int, nbytes: int, fill: bytes | None = None) -> None:
+        """`fill`: what it holds when a kernel starts, and counts as written; None: nothing."""
         self.nbytes = nbytes
+        self._fill = fill
         self.stride = -(-(nbytes + self.red_zone) // 16) * 16
         self.data = np.zeros(workgroups * self.stride + self.red_zone, np.uint8)
         self.written = np.zeros(self.data.size // GRAIN + 1, bool)
+        self.limit = np.full(workgroups, nbytes, np.int64)
+        self._alike = True  # whether all limits are equal
+
+    def begin(self, workgroups: slice, nbytes: int) -> None:
+        """A kernel that takes `nbytes` starts in `workgroups`: what LDS holds stays, but counts as never written."""
+        self.limit[workgroups] = nbytes
+        self._alike = bool((self.limit == nbytes).all())
+        self.written[: self.limit.size * self.stride // GRAIN].reshape(self.limit.size, -1)[workgroups] = False
+        if self._fill is not None:
+            self.written[:] = True
+            whole = self.data[: self.limit.size * self.stride].reshape(self.limit.size, -1)
+            whole[workgroups] = _pattern(self._fill, self.stride)
 
     def place(self, workgroup: I64, address: I64, size: int, what: str) -> I64:
         """Offsets in the one array of `address` in `workgroup` (broadcast against each other).
@@ -163,12 +224,20 @@ class LocalMemory:
         Raises:
             OutOfBounds: for the first address that is not wholly inside the workgroup's share.
         """
-        bad = (address < 0) | (address > self.nbytes - size)
+        bad = self.outside(workgroup, address, size)
         if bad.any():
             index = tuple(int(i) for i in np.argwhere(bad)[0])
-            at = f"LDS + {int(address[index])} (it has {self.nbytes} bytes)"
+            place, limit = (np.broadcast_to(x, bad.shape)[index] for x in (address, self._limit(workgroup)))
+            at = f"LDS + {int(place)} (it has {int(limit)} bytes)"
             raise OutOfBounds(index, f"{what} of {size} bytes at {at}")
         return workgroup * self.stride + address
+
+    def outside(self, workgroup: I64, address: I64, size: int) -> Bools:
+        """Which accesses are not wholly inside the workgroup's share."""
+        return np.asarray((address < 0) | (address > self._limit(workgroup) - size))
+
+    def _limit(self, workgroup: I64) -> Any:
+        return self.limit[0] if self._alike else self.limit[workgroup]
 
     def load(self, offset: I64, size: int) -> tuple[Bytes, Bools]:
         """`size` bytes at each offset, and whether each was ever written."""
@@ -177,14 +246,78 @@ class LocalMemory:
     def store(self, offset: I64, values: Bytes) -> None:
         """Store `values: [..., size]` bytes at each offset."""
         scatter(self.data, offset, values)
-        size = values.shape[-1]
-        first = offset[..., None] // GRAIN
-        self.written[first + np.arange(-(-size // GRAIN))] = True
+        self.written[_grains_of(offset, values.shape[-1])] = True
 
     def _grains(self, offset: I64, size: int) -> Bools:
         """Whether all grains of each access have been written."""
+        if (offset & (GRAIN - 1)).any():
+            return np.asarray(self.written[_grains_of(offset, size)].all(-1))
         count = -(-size // GRAIN)
         flags = gather(self.written.view(np.uint8), offset // GRAIN, count)
         if count in _ONES:
             return np.asarray(flags.view(CONTAINERS[count]) == _ONES[count])[..., 0]
         return np.asarray(flags.all(-1))
+
+
+def _grains_of(offset: I64, size: int) -> I64:
+    """The grains each access reaches into, `[..., grains]`; the last one several times where it reaches less far."""
+    first, slack = offset[..., None] // GRAIN, int((offset & (GRAIN - 1)).max())
+    grains = first + np.arange(-(-(slack + size) // GRAIN))
+    return grains if slack == 0 else np.minimum(grains, (offset[..., None] + size - 1) // GRAIN)
+
+
+class PrivateMemory:
+    """Private memory of every lane of every wave; addresses are a lane's own, from 0."""
+
+    def __init__(self, waves: int, fill: bytes | None = None) -> None:
+        """`fill`: what it holds when allocated, and counts as written; None: nothing."""
+        self.nbytes = 0
+        self._fill = fill
+        self._places: dict[int, tuple[Any, int]] = {}
+        self._data, self._written = np.zeros((waves, LANES, 0), np.uint8), np.zeros((waves, LANES, 0), bool)
+
+    def allocate(self, op: Any, nbytes: int, waves: I64, mask: Bools | None) -> int:
+        """The address of what the operation `op` allocates, which then holds nothing in the active lanes."""
+        if id(op) not in self._places:
+            self._places[id(op)] = op, self.nbytes
+            more = -(-nbytes // 16) * 16
+            self.nbytes += more
+            room = ((0, 0), (0, 0), (0, more))
+            self._data, self._written = np.pad(self._data, room), np.pad(self._written, room)
+        place = self._places[id(op)][1]
+        rows = np.ix_(waves, np.arange(LANES), np.arange(place, place + nbytes))
+        fresh = np.True_ if mask is None else mask[..., None]
+        if self._fill is None:
+            self._written[rows] &= ~fresh
+        else:
+            self._written[rows] = True
+            self._data[rows] = np.where(fresh, _pattern(self._fill, nbytes), self._data[rows])
+        return place
+
+    def load(self, waves: I64, address: I64, size: int) -> tuple[Bytes, Bools]:
+        """`size` bytes at each lane's address, and whether all of them were ever written.
+
+        Raises:
+            OutOfBounds: for the first address that is not wholly inside.
+        """
+        at = self._at(waves, address, size, "load")
+        return self._data[at], np.asarray(self._written[at].all(-1))
+
+    def store(self, waves: I64, address: I64, values: Bytes, use: Bools | None) -> None:
+        """Store `values: [..., size]` at each lane's address, where `use` holds (None: everywhere).
+
+        Raises:
+            OutOfBounds: for the first address that is not wholly inside.
+        """
+        at = np.broadcast_arrays(*self._at(waves, address, values.shape[-1], "store"))
+        chosen = np.ones(at[0].shape[:2], bool) if use is None else use
+        places = tuple(index[chosen] for index in at)
+        self._data[places], self._written[places] = np.broadcast_to(values, at[0].shape)[chosen], True
+
+    def _at(self, waves: I64, address: I64, size: int, what: str) -> tuple[I64, I64, I64]:
+        bad = (address < 0) | (address > self.nbytes - size)
+        if bad.any():
+            index = tuple(int(i) for i in np.argwhere(bad)[0])
+            held = f"private memory + {int(address[index])} (it has {self.nbytes} bytes)"
+            raise OutOfBounds(index, f"{what} of {size} bytes at {held}")
+        return waves[:, None, None], np.arange(LANES)[None, :, None], address[..., None] + np.arange(size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,12 @@ from k3lab.errors import BadInput
 from k3lab.lowering.ir import Block, Global, Kernel, Module, Op
 from k3lab.sim import access, semantics
 from k3lab.sim.cfg import Graph, analyse
-from k3lab.sim.touch import acquires, drains, releases
+from k3lab.sim.cohort import each
+from k3lab.sim.inserts import Chain, chains
+from k3lab.sim.intrinsics import canonical
+from k3lab.sim.semantics.vectors import insert_elements
+from k3lab.sim.shades import Suspects
+from k3lab.sim.touch import EVERYWHERE, acquires, drains, reach_of, releases
 
 BARRIERS = frozenset({"rocdl.s.barrier", "rocdl.barrier", "gpu.barrier"})
 SILENT = semantics.NO_EFFECT | {"llvm.fence", "rocdl.s.waitcnt", "rocdl.s.sleep"}
@@ -24,7 +30,9 @@ SILENT = semantics.NO_EFFECT | {"llvm.fence", "rocdl.s.waitcnt", "rocdl.s.sleep"
 
 BARRIER = "sim.barrier"
 TERMINATORS = frozenset({"llvm.br", "llvm.cond_br", "llvm.switch", "llvm.return", "llvm.unreachable", BARRIER})
+BRANCHES = frozenset({"llvm.cond_br", "llvm.switch"})
 LDS_ALIGN = 16
+Run = Callable[[Any, dict[int, Any]], dict[int, Any]]
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,15 @@ class Code:
     Attributes:
         run: function of (step, live values) that returns the values its successors need.
         end: the terminator; `edges` are its ways out in order.
+        noted: makes a `run` that tells its step of every operation, for a trace.
     """
 
     block: Block
-    run: Callable[[Any, dict[int, Any]], dict[int, Any]]
+    run: Run
     end: Op
     edges: tuple[Edge, ...]
     live_in: frozenset[int]
+    noted: Callable[[], Run]
 
 
 @dataclass(frozen=True)
@@ -73,18 +83,26 @@ class Program:
 
 
 def decode(module: Module, name: str) -> Program:
-    """Decode the kernel `name` of `module`.
+    """The kernel `name` of `module`, decoded the first time and kept with the module: nothing that runs changes it.
 
     Raises:
         BadInput: listing every operation that is not supported, with its line.
     """
-    kernel = module.kernels[name]
+    if name not in module.decoded:
+        module.decoded[name] = _decoded(module, name)
+    program: Program = module.decoded[name]
+    return program
+
+
+def _decoded(module: Module, name: str) -> Program:
+    kernel = canonical(module.kernels[name])
     _check_supported(kernel)
     lds, lds_bytes = _place_lds(module.globals)
     constants = dict(_constants(kernel, lds))
     blocks = [part for block in kernel.blocks for part in _split_at_barriers(block)]
     graph = analyse(blocks, frozenset(constants))
-    codes = tuple(_code(graph, i, constants) for i in range(len(graph.blocks)))
+    suspects = Suspects(graph.blocks, constants)
+    codes = tuple(_code(graph, i, constants, suspects) for i in range(len(graph.blocks)))
     polls = frozenset(header for header, loop in graph.loops.items() if _may_wait(graph, loop.body))
     timed = frozenset(header for header in polls if _reads_clock(graph, graph.loops[header].body))
     return Program(kernel, graph, codes, constants, lds, lds_bytes, polls, timed)
@@ -125,9 +143,15 @@ def _lds_globals(variables: Any) -> Iterator[Global]:
 def _constants(kernel: Kernel, lds: dict[str, int]) -> Iterator[tuple[int, Any]]:
     for op in kernel.ops():
         if op.name == "llvm.mlir.addressof":
-            yield op.results[0], np.array([[lds[str(op.attrs["global_name"]).lstrip("@")]]], np.int64)
+            yield op.results[0], _fixed(np.array([[lds[str(op.attrs["global_name"]).lstrip("@")]]], np.int64))
         elif not op.operands and (found := semantics.find(op)) is not None and found.kind == "pure":
-            yield op.results[0], found.make(op)()
+            yield op.results[0], _fixed(found.make(op)())
+
+
+def _fixed(value: Any) -> Any:
+    """A value that cannot be written to, as every wave of every launch holds this one."""
+    each(lambda array: array.setflags(write=False), value)
+    return value
 
 
 def _split_at_barriers(block: Block) -> Iterator[Block]:
@@ -154,12 +178,11 @@ def _reads_clock(graph: Graph, body: frozenset[int]) -> bool:
     return any(_is_clock(op) for i in body for op in graph.blocks[i].ops)
 
 
-def _code(graph: Graph, number: int, constants: dict[int, Any]) -> Code:
+def _code(graph: Graph, number: int, constants: dict[int, Any], suspects: Suspects) -> Code:
     block, end = graph.blocks[number], graph.blocks[number].ops[-1]
-    index = {other.label: i for i, other in enumerate(graph.blocks)}
     edges = tuple(
-        Edge(index[label], tuple(zip((a for a, _ in graph.blocks[index[label]].args), passed, strict=True)))
-        for label, passed in end.successors
+        Edge(target, tuple(zip((a for a, _ in graph.blocks[target].args), passed, strict=True)))
+        for target, passed in ((graph.places[label], passed) for label, passed in end.successors)
     )
     needed = {source for edge in edges for _, source in edge.passed} | set(end.operands)
     for edge in edges:
@@ -167,14 +190,22 @@ def _code(graph: Graph, number: int, constants: dict[int, Any]) -> Code:
         needed |= graph.live_in[edge.target] - args
     own = graph.live_in[number] | {a for a, _ in block.args}  # a poll compares what its header had with what it gets
     needed |= {a for edge in edges for a, _ in graph.blocks[edge.target].args if a in own}
-    run = _generate(block, graph.live_in[number], frozenset(needed), constants)
-    return Code(block, run, end, edges, graph.live_in[number])
+    make = partial(_generate, block, graph.live_in[number], frozenset(needed), constants, suspects)
+    return Code(block, make(), end, edges, graph.live_in[number], partial(make, noted=True))
 
 
 def _generate(
-    block: Block, live_in: frozenset[int], needed: frozenset[int], constants: dict[int, Any]
-) -> Callable[[Any, dict[int, Any]], dict[int, Any]]:
-    """The block's function, as source text compiled once; `_operation_at` maps its lines back to operations."""
+    block: Block,
+    live_in: frozenset[int],
+    needed: frozenset[int],
+    constants: dict[int, Any],
+    suspects: Suspects,
+    noted: bool = False,
+) -> Run:
+    """The block's function, as source text compiled once; a line number tells the operation.
+
+    With `noted`, every operation is followed by a call of `step.note` with its operands and its result.
+    """
     used = {value for op in block.ops for value in op.operands} | needed
     names: dict[str, Any] = {f"k{value}": constants[value] for value in used if value in constants}
 
@@ -182,15 +213,34 @@ def _generate(
         return f"k{value}" if value in constants else f"v{value}"
 
     given = [v for v in (*live_in, *(a for a, _ in block.args)) if v in used]
-    lines = ["def run(step, values):", "; ".join(f"v{v} = values[{v}]" for v in given) or "pass"]
+    begin = [f"v{v} = values[{v}]" for v in given]
+    inserts = {} if noted else chains(block, needed, constants, suspects.maybe)
+    lines = ["def run(step, values):", _joined(*begin, suspects.before(given))]
     for number, op in enumerate(block.ops[:-1]):
-        lines.append(_line(number, op, name, names, constants))
+        refuse, follow = suspects.at(number, op, name, names)
+        if number in inserts:
+            line = _chained(number, op, inserts[number], name, names)
+        else:
+            line = _line(number, op, name, names, constants)
+        note = _note(number, op, name) if noted and not constants.keys() & set(op.results) else ""
+        lines.append(_joined(refuse, line, follow, note))
+    passed = {source for _, sources in block.ops[-1].successors for source in sources}
+    lines.append(_joined(suspects.after(needed, given, passed, names), _note(-1, block.ops[-1], name) if noted else ""))
     returned = ", ".join(f"{value}: {name(value)}" for value in sorted(needed))
     lines.append(f"return {{{returned}}}")
     source = lines[0] + "\n" + "\n".join(f"    {line}" for line in lines[1:])
     exec(compile(source, f"<block {block.label}>", "exec"), names)
-    run: Callable[[Any, dict[int, Any]], dict[int, Any]] = names["run"]
+    run: Run = names["run"]
     return run
+
+
+def _joined(*statements: str) -> str:
+    return "; ".join(filter(None, statements)) or "pass"
+
+
+def _note(number: int, op: Op, name: Callable[[int], str]) -> str:
+    operands = "".join(f"{name(value)}, " for value in op.operands)
+    return f"step.note({number}, ({operands}), {name(op.results[0]) if op.results else None})"
 
 
 FIRST_OP_LINE = 3
@@ -214,14 +264,24 @@ def _line(number: int, op: Op, name: Callable[[int], str], names: dict[str, Any]
     return f"step.at = {number}; {assign}f{number}(step{', ' if operands else ''}{operands})"
 
 
+def _chained(number: int, op: Op, chain: Chain | None, name: Callable[[int], str], names: dict[str, Any]) -> str:
+    """A chain of inserts at its last operation; nothing at those before."""
+    if chain is None:
+        return ""
+    names[f"f{number}"] = insert_elements(chain.places)
+    return f"v{op.results[0]} = f{number}({', '.join(map(name, (chain.base, *chain.values)))})"
+
+
 def _heard(op: Op) -> Iterator[str]:
     """What a watch hears of an operation that moves no value."""
     if (op.name == "rocdl.s.waitcnt" and drains(int(op.attrs["bitfield"]))) or (
         op.name == "llvm.fence" and releases(op)
     ):
         yield "drained"
+        if op.name == "llvm.fence" and reach_of(op) == EVERYWHERE:
+            yield "published"
     if op.name == "llvm.fence" and acquires(op):
-        yield "acquired"
+        yield "acquired_far" if reach_of(op) == EVERYWHERE else "acquired"
 
 
 def _clock(step: Any) -> Any:

@@ -28,19 +28,25 @@ class SharedRegion:
     """A piece of a buffer that workgroups share.
 
     Attributes:
-        buffer: which argument of the launch it lies in.
-        start, nbytes: from which byte of the argument's buffer, and how many.
-        guard: name of the flags that say when these rows can be read.
+        buffer: which argument of the rank's first launch it lies in, or the name of a buffer.
+        start, nbytes: from which byte of that argument's array or of that buffer, and how many.
+        guard: name of the flags that say when these rows can be read; they are of the same rank.
         scope: who may read it: this GPU, or every GPU.
+        rank: whose it is; ranks may have regions of the same name each. None: there is only one of it, in an argument
+            of rank 0 or in a named buffer.
+        scratch: whether rows hold nothing when the simulation begins, so that a read of a byte that nothing has written
+            since is an error (the option `uninitialised` says what comes of it).
     """
 
     name: str
-    buffer: int
+    buffer: int | str
     start: int
     nbytes: int
     kind: Literal["pairs", "rows", "flags"]
     guard: str | None = None
     scope: Scope = "device"
+    rank: int | None = None
+    scratch: bool = False
 
     def __post_init__(self) -> None:
         expect(self.kind in _UNIT, f"region {self.name}: kind", f"one of {tuple(_UNIT)}", self.kind)
@@ -48,6 +54,20 @@ class SharedRegion:
         fits = self.start >= 0 and self.nbytes > 0 and self.start % max(unit, WORD) == 0 and self.nbytes % unit == 0
         expect(fits, f"region {self.name}", f"whole words of {unit} bytes", (self.start, self.nbytes))
         expect(self.guard is None or self.kind == "rows", f"region {self.name}: guard", "none but on rows", self.guard)
+        expect(not self.scratch or self.kind == "rows", f"region {self.name}: scratch", "only rows", self.kind)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.title}"
+
+    @property
+    def title(self) -> str:
+        """`XRDY of rank 1`."""
+        return self.name if self.rank is None else f"{self.name} of rank {self.rank}"
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one pair, flag word or byte of rows."""
+        return _UNIT[self.kind]
 
 
 class RegionMap:
@@ -61,23 +81,34 @@ class RegionMap:
         guard: [regions + 1] number of the flags that guard it, or `NOWHERE`; `guarding`: whether it is such a guard.
     """
 
-    def __init__(self, regions: Sequence[SharedRegion], held: Sequence[Any], memory: GlobalMemory) -> None:
-        """Place `regions` in the buffers at `held`, the launch's arguments as addresses.
+    def __init__(self, regions: Sequence[SharedRegion], held: Sequence[Sequence[Any]], memory: GlobalMemory) -> None:
+        """Place `regions` in buffers; `held` are the arguments of each rank's first launch, arrays as addresses.
 
         Raises:
             BadInput: for regions that overlap, lie outside their buffer, or whose guard is not declared as flags.
         """
         self.regions = tuple(regions)
-        self.names = tuple(region.name for region in regions)
-        expect(len(set(self.names)) == len(self.names), "regions", "different names", self.names)
-        flags = {region.name: number for number, region in enumerate(regions) if region.kind == "flags"}
+        names = [(region.rank, region.name) for region in regions]
+        expect(len(set(names)) == len(names), "regions", "different names on each rank", names)
+        flags = {
+            name: number
+            for number, (name, region) in enumerate(zip(names, regions, strict=True))
+            if region.kind == "flags"
+        }
         self.handed = np.array([*(region.kind != "rows" for region in regions), False])
         self.policy = np.array([*(SYSTEM if r.scope == "system" else DEVICE for r in regions), 0])
         self.guard = np.array([*(_guard(region, flags) for region in regions), NOWHERE], np.int16)
         self.guarding = np.isin(np.arange(len(regions) + 1), self.guard[self.guard >= 0])
+        self._starts: list[int] = []  # in the buffer, by region
+        self._memory, self._scratch = memory, list[tuple[int, int]]()  # address and bytes of regions that hold nothing
         self._numbers: dict[int, Numbers] = {}
         for number, region in enumerate(regions):
             self._place(number, region, held, memory)
+
+    def begin(self, fill: bytes | None) -> None:
+        """What is declared scratch holds `fill`, or nothing (None) so that reading it is reported."""
+        for address, nbytes in self._scratch:
+            self._memory.scratch(address, nbytes, fill)
 
     def of(self, touch: Touch) -> Numbers:
         """The region of every word of every element, `[..., words]`; of shape () when they are all in one."""
@@ -87,8 +118,8 @@ class RegionMap:
         first, last = int(touch.offset.min()), int(touch.offset.max()) + touch.size - 1
         number = int(numbers[first // WORD])
         if number != NOWHERE:
-            region = self.regions[number]
-            if region.start <= first and last < region.start + region.nbytes:
+            start = self._starts[number]
+            if start <= first and last < start + self.regions[number].nbytes:
                 return np.array(number, np.int16)
         return numbers[words_of(touch.offset, touch.size)]
 
@@ -98,21 +129,38 @@ class RegionMap:
         number = int(numbers if numbers.ndim == 0 else numbers[index[: touch.offset.ndim]].max())
         if number == NOWHERE:
             return touch.describe(index)
-        return f"{touch.describe(index)}, in the {self.regions[number].kind} {self.names[number]}"
+        return f"{touch.describe(index)}, in the {self.regions[number]}"
 
-    def _place(self, number: int, region: SharedRegion, held: Sequence[Any], memory: GlobalMemory) -> None:
-        at = held[region.buffer] if 0 <= region.buffer < len(held) else None
+    def at(self, base: int, offset: int) -> tuple[SharedRegion, int] | None:
+        """The region of a byte of the buffer at `base`, and which pair, flag word or byte of it that is."""
+        numbers = self._numbers.get(base)
+        number = NOWHERE if numbers is None else int(numbers[offset // WORD])
+        if number == NOWHERE:
+            return None
+        return self.regions[number], (offset - self._starts[number]) // self.regions[number].unit
+
+    def _place(self, number: int, region: SharedRegion, held: Sequence[Sequence[Any]], memory: GlobalMemory) -> None:
+        if isinstance(region.buffer, str):
+            at = next((buffer.base for buffer in memory.buffers if buffer.name == region.buffer), None)
+        else:
+            args = held[region.rank or 0] if (region.rank or 0) < len(held) else ()
+            at = args[region.buffer] if 0 <= region.buffer < len(args) else None
         buffer = memory.find(at) if isinstance(at, int) else None
-        if buffer is None or at != buffer.base or region.start + region.nbytes > buffer.data.size:
-            raise BadInput(f"region {region.name}: expected a place inside a buffer, got {region}.")
-        numbers = self._numbers.setdefault(at, np.full(buffer.data.size // WORD + 2, NOWHERE, np.int16))
-        mine = slice(region.start // WORD, -(-(region.start + region.nbytes) // WORD))
+        start = 0 if buffer is None or at is None else at - buffer.base + region.start
+        if buffer is None or start + region.nbytes > buffer.data.size or start % max(region.unit, WORD):
+            raise BadInput(f"region {region.name}: expected a place inside a buffer, got {region!r}.")
+        numbers = self._numbers.setdefault(buffer.base, np.full(buffer.data.size // WORD + 2, NOWHERE, np.int16))
+        mine = slice(start // WORD, -(-(start + region.nbytes) // WORD))
         expect(bool((numbers[mine] == NOWHERE).all()), f"region {region.name}", "no overlap", "one")
         numbers[mine] = number
+        self._starts.append(start)
+        if region.scratch:
+            self._scratch.append((buffer.base + start, region.nbytes))
 
 
-def _guard(region: SharedRegion, flags: Mapping[str, int]) -> int:
+def _guard(region: SharedRegion, flags: Mapping[tuple[int | None, str], int]) -> int:
     if region.guard is None:
         return NOWHERE
-    expect(region.guard in flags, f"region {region.name}: guard", f"one of the flags {tuple(flags)}", region.guard)
-    return flags[region.guard]
+    known = (region.rank, region.guard) in flags
+    expect(known, f"region {region.name}: guard", f"one of the flags {[name for _, name in flags]}", region.guard)
+    return flags[region.rank, region.guard]

@@ -3,6 +3,10 @@
 Any store may be seen by other workgroups only when its wave has drained it, or at random before; its own workgroup sees
 it at once. An aligned 8-byte piece arrives whole. A load without device scope may, by 128-byte line, give what memory
 held at some time since its workgroup last dropped its caches (an acquire fence of device scope).
+
+Between devices it takes more. A store without system scope may stay in its device's caches, drained or not, until a
+release of system scope by its workgroup or the end of its launch; and a load without system scope may give what another
+device's bytes were at some time since its workgroup's last acquire of system scope or the start of its launch.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3lab.sim.memory import Buffer
-from k3lab.sim.touch import WORD, Touch, words_of
+from k3lab.sim.touch import DEVICE_WIDE, EVERYWHERE, WORD, Touch, words_of
 
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -30,8 +34,9 @@ class _Copy:
     """What is known of a buffer beside its bytes, each by byte.
 
     Attributes:
-        coming: bytes under way, stored by wave `sender` (`NOBODY`: none is).
+        coming: bytes under way, stored by wave `sender` (`NOBODY`: none is); `far`: with system scope.
         before: what the byte was before it last changed, at time `changed` by a wave of workgroup `by`.
+        local: whether its last change may be known to the device alone that made it.
         queue: offsets of stores some of which may be under way.
     """
 
@@ -43,65 +48,81 @@ class _Copy:
         self.coming, self.before = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
         self.sender, self.by = np.full(size, NOBODY, np.int32), np.full(size, NOBODY, np.int32)
         self.changed = np.zeros(size, np.int32)
+        self.far, self.local = np.zeros(size, bool), np.zeros(size, bool)
 
 
 class RelaxedMemory:
-    """Global memory of a launch, as its workgroups see it."""
+    """Global memory as the workgroups of a simulation see it."""
 
-    def __init__(self, workgroups: int, waves_per_group: int, seed: int) -> None:
+    def __init__(self, device: I64, waves_per_group: int, seed: int) -> None:
+        """`device`: whose each workgroup is."""
         self._waves_per_group = waves_per_group
+        self._device = device
+        self._several = bool(device[-1])
         self._seed = np.uint64(seed)
         self._now = 0
-        self._acquired = np.zeros(workgroups, np.int64)
+        self._acquired, self._acquired_far = np.zeros(len(device), np.int64), np.zeros(len(device), np.int64)
         self._copies: dict[int, _Copy] = {}
 
-    def may_differ(self, touch: Touch, reaches: bool) -> bool:
+    def may_differ(self, touch: Touch, reach: int) -> bool:
         """Whether a load may get something else than memory holds."""
         copy = self._copies.get(touch.buffer.base)
-        return copy is not None and (not reaches or bool(copy.queue))
+        return copy is not None and (self._several or reach < 1 or bool(copy.queue))
 
-    def load(self, touch: Touch, data: Bytes, reaches: bool) -> Bytes:
-        """The bytes `touch` gets, where memory holds `data`."""
+    def load(self, touch: Touch, data: Bytes, reach: int) -> Bytes:
+        """The bytes `touch` gets, where memory holds `data`; `reach` is that of the operation, as `touch` has it."""
         copy, at = self._copy(touch), _bytes_of(touch)
         group = (touch.wave // self._waves_per_group)[..., None]
-        if not reaches:
-            data = np.where(self._stale(copy, at, group), copy.before[at], data)
+        data = np.where(self._stale(copy, at, group, reach) | self._hidden(copy, at, group), copy.before[at], data)
         return np.where(self._own(copy, at, group), copy.coming[at], data)
 
-    def store(self, touch: Touch, data: Bytes) -> None:
+    def store(self, touch: Touch, data: Bytes, reach: int) -> None:
         """Send `data` on its way."""
         copy, at = self._copy(touch), _bytes_of(touch)
         wave = np.broadcast_to(touch.wave[..., None], at.shape)
         sender = copy.sender[at]
         self._arrive(copy, at[(sender != NOBODY) & (sender != wave)])  # two stores to a byte arrive in their order
-        copy.coming[at], copy.sender[at] = data, wave
+        copy.coming[at], copy.sender[at], copy.far[at] = data, wave, reach == EVERYWHERE
         copy.queue.append(at.ravel())
 
-    def settle(self, touch: Touch) -> None:
+    def settle(self, touch: Touch, reach: int) -> None:
         """Before an atomic access: let all arrive that is under way to its bytes; what it stores arrives at once."""
         copy, at = self._copy(touch), _bytes_of(touch).ravel()
         self._arrive(copy, at[copy.sender[at] != NOBODY])
         self._now += 1
         copy.before[at], copy.changed[at] = copy.buffer.data[at], self._now
         copy.by[at] = touch.wave[0] // self._waves_per_group
+        copy.local[at] = self._several and reach < EVERYWHERE
 
     def seen(self, touch: Touch) -> Bools:
         """Whether the waves of `touch` see the last store to each of its words, `[..., words]` (or one for all)."""
         copy = self._copies.get(touch.buffer.base)
-        if copy is None or not copy.queue:
+        if copy is None or not (copy.queue or self._several):
             return np.array(True)
         at = np.minimum(words_of(touch.offset, touch.size) * WORD, touch.buffer.data.size - 1)
         group = (touch.wave // self._waves_per_group)[..., None]
-        seen: Bools = (copy.sender[at] == NOBODY) | self._own(copy, at, group)
+        arrived = (copy.sender[at] == NOBODY) & ~self._hidden(copy, at, group)
+        seen: Bools = arrived | self._own(copy, at, group)
         return seen
 
     def drained(self, waves: I64) -> bool:
         """Let all stores of `waves` arrive; whether any did."""
         return self._arrivals(lambda copy, at: np.isin(copy.sender[at], waves))
 
-    def acquired(self, groups: I64) -> None:
-        """`groups` drop what they have cached."""
+    def published(self, groups: I64) -> bool:
+        """All that `groups` have stored and drained is there for every device; whether that changes anything."""
+        some = False
+        for copy in self._copies.values() if self._several else ():
+            mine = copy.local & np.isin(copy.by, groups)
+            copy.local[mine] = False
+            some |= bool(mine.any())
+        return some
+
+    def acquired(self, groups: I64, reach: int) -> None:
+        """`groups` drop what they have cached, of their own device or of every one."""
         self._acquired[groups] = self._now
+        if reach == EVERYWHERE:
+            self._acquired_far[groups] = self._now
 
     def pass_time(self, *, idle: bool = False) -> bool:
         """Let some stores arrive, more when all waves wait; whether any did. When `idle`, one does if any can."""
@@ -133,7 +154,7 @@ class RelaxedMemory:
         some = False
         for copy in self._copies.values():
             if copy.queue:
-                at = np.unique(np.concatenate(copy.queue))
+                at = copy.queue[0] if len(copy.queue) == 1 else np.unique(np.concatenate(copy.queue))
                 at = at[copy.sender[at] != NOBODY]
                 chosen = choose(copy, at)
                 self._arrive(copy, at[chosen])
@@ -150,15 +171,30 @@ class RelaxedMemory:
         copy.before[at], copy.changed[at] = data[at], self._now
         copy.by[at] = copy.sender[at] // self._waves_per_group
         data[at], copy.sender[at] = copy.coming[at], NOBODY
+        copy.local[at] = ~copy.far[at] & self._several
 
     def _own(self, copy: _Copy, at: I64, group: I64) -> Bools:
         sender = copy.sender[at]
         own: Bools = (sender != NOBODY) & (sender // self._waves_per_group == group)
         return own
 
-    def _stale(self, copy: _Copy, at: I64, group: I64) -> Bools:
+    def _hidden(self, copy: _Copy, at: I64, group: I64) -> Bools:
+        """Whether a byte's last change has stayed in another device's caches, by line."""
+        if not self._several:
+            return np.array(False)
+        hidden: Bools = copy.local[at] & (self._device[copy.by[at]] != self._device[group])
+        if hidden.any():
+            hidden &= self._draw(at >> LINE_BITS, copy.buffer.base) % 2 == 0
+        return hidden
+
+    def _stale(self, copy: _Copy, at: I64, group: I64, reach: int) -> Bools:
         """Whether a workgroup gets an old byte: one changed by others since it dropped its caches, in a cached line."""
-        late: Bools = (copy.changed[at] > self._acquired[group]) & (copy.by[at] != group)
+        late: Bools = np.array(False)
+        if reach < DEVICE_WIDE:
+            late = (copy.changed[at] > self._acquired[group]) & (copy.by[at] != group)
+        if reach < EVERYWHERE and self._several:
+            foreign = self._device[copy.by[at]] != self._device[group]
+            late = late | ((copy.changed[at] > self._acquired_far[group]) & foreign)
         if not late.any():
             return late
         # A line is cached or not until the next acquire: a workgroup never sees a byte go back.

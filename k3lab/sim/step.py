@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from k3lab.lowering.ir import Op
     from k3lab.sim.cohort import Cohort
     from k3lab.sim.engine import Engine
+    from k3lab.sim.memory import PrivateMemory
+    from k3lab.sim.semantics.spread import Shadow
 
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -27,34 +29,38 @@ class Step:
 
     Attributes:
         n, mask: waves, and which of their lanes are active (None: all).
-        workgroup, wave_in_block: [n, 1] int64.
-        block_xyz, thread_xyz: workgroup and thread numbers in x, y, z.
+        workgroup, wave_in_block: [n, 1] int64; a workgroup's number is that of its slot in the fleet.
+        grid, block_dim: the launch's sizes, in workgroups and in threads.
+        block_xyz, thread_xyz: workgroup and thread numbers in x, y, z, within the launch.
         strict: whether operations report what hardware does silently.
-        at: number of the operation that runs, in its block.
+        at: number of the operation that runs, in its block, whose label is `block`.
         watch: what sees every access to global memory; None when no option asks for it.
+        shades: where values are poison that outlive their block; `follows_poison`: whether anybody asks.
     """
 
-    def __init__(self, engine: Engine, cohort: Cohort, ops: tuple[Op, ...]) -> None:
+    def __init__(self, engine: Engine, cohort: Cohort, ops: tuple[Op, ...], block: str = "") -> None:
         self.engine = engine
         self.n = cohort.n
         self.mask = cohort.mask
         self.waves = cohort.waves
         self.ops = ops
+        self.block = block
         self.at = 0
         self.strict = engine.options.strict
         self.globals = engine.globals
         self.watch = engine.watch
         self.lds = engine.lds
+        image = engine.linked.images[engine.linked.numbers[cohort.block]]
+        self.grid, self.block_dim = image.grid, image.block
+        self.shades = engine.shades[engine.linked.numbers[cohort.block]]
+        self.follows_poison = engine.options.poison != "off"
         self.workgroup = (cohort.waves // engine.waves_per_group)[:, None]
         self.wave_in_block = (cohort.waves % engine.waves_per_group)[:, None]
 
     @property
-    def grid(self) -> tuple[int, int, int]:
-        return self.engine.grid
-
-    @property
-    def block_dim(self) -> tuple[int, int, int]:
-        return self.engine.block
+    def private(self) -> PrivateMemory:
+        """The waves' private memory."""
+        return self.engine.private
 
     @property
     def mfma(self) -> MfmaModel:
@@ -63,7 +69,7 @@ class Step:
     @property
     def block_xyz(self) -> tuple[NDArray[np.int32], ...]:
         """Workgroup numbers in x, y, z, [n, 1] each."""
-        return _unflatten(self.workgroup, self.grid)
+        return _unflatten(self.engine.fleet.workgroup[self.workgroup], self.grid)
 
     @property
     def thread_xyz(self) -> tuple[NDArray[np.int32], ...]:
@@ -84,8 +90,8 @@ class Step:
         return np.where(self.mask, full, first)
 
     def spread(self, value: NDArray[Any]) -> NDArray[Any]:
-        """A scalar value for every lane of every wave, [n, 64]."""
-        return np.broadcast_to(value, (self.n, LANES))
+        """A value for every lane of every wave, [n, 64] or [n, 64, elements]."""
+        return np.broadcast_to(value, (self.n, LANES, *value.shape[2:]))
 
     def active(self) -> Iterator[tuple[int, int]]:
         """(wave, lane) of every active lane, in order."""
@@ -133,6 +139,24 @@ class Step:
             message = f"{what} of {size} bytes of LDS that another wave touches before the next barrier"
             self.found("race", message, self.back(use, index))
 
+    def refuse(self, number: int, *shadows: Shadow | None) -> None:
+        """Report poison that shows: operation `number` branches on it, stores it or has it in an address."""
+        for shadow in shadows:
+            if shadow is None or not self.follows_poison:
+                continue
+            lanes = np.asarray(shadow.lanes.any(axis=2))
+            lanes = lanes if self.mask is None else lanes & self.mask
+            self.at = number
+            if lanes.any() and not self.knows("poison"):
+                name = self.ops[number].name
+                self.report("poison", f"{name} of what LLVM leaves undefined: {shadow.why}", lanes)
+
+    def note(self, number: int, operands: tuple[Any, ...], result: Any) -> None:
+        """Record an operation for the trace that looks at these waves."""
+        trace = self.engine.options.trace
+        assert trace is not None
+        trace.record(self, self.ops[number], operands, result)
+
     def stored(self) -> None:
         """Memory has changed: spinning waves may look again."""
         self.engine.version += 1
@@ -148,7 +172,7 @@ class Step:
             return Where(loc)
         row = index[0] if self.n > 1 else 0
         lane = index[1] if len(index) > 1 else 0
-        return Where(loc, int(self.workgroup[row, 0]), int(self.wave_in_block[row, 0]), lane)
+        return self.engine.fleet.where(loc, int(self.waves[row]), lane)
 
     def fault(self, kind: str, message: str, index: Index | None = None) -> SimFault:
         """An error that stops the simulation."""
@@ -157,6 +181,11 @@ class Step:
     def found(self, kind: str, message: str, index: Index | None = None) -> None:
         """Report a finding: it stops the simulation or is kept, as the options say."""
         self.engine.report(Finding(kind, message, self.where(index)))
+
+    def knows(self, kind: str) -> bool:
+        """Whether a finding of that kind has been kept for the running operation's line."""
+        loc = self.ops[self.at].loc
+        return any(finding.kind == kind and finding.where.loc == loc for finding in self.engine.findings)
 
     def report(self, kind: str, message: str, lanes: Bools | None = None) -> None:
         """As `found`, for the first of `lanes`: how cross-lane operations report."""

@@ -22,6 +22,7 @@ Found = Callable[[str, str, tuple[int, int]], None]  # reports a kind, a sentenc
 
 WORD = 4
 DEVICE, SYSTEM = 16, 17  # cache policy bits: SC1, and SC0 | SC1
+DEVICE_WIDE, EVERYWHERE = 1, 2  # how far an operation goes
 NARROW = ("workgroup", "wavefront", "singlethread")  # synchronisation scopes within a CU
 _WIDEST = ("", "one-as")
 _MONOTONIC, _ACQUIRES, _RELEASES = 2, (4, 6, 7), (5, 6, 7)  # atomic orderings, as LLVM's dialect numbers them
@@ -33,7 +34,7 @@ class Touch:
 
     Attributes:
         offset: bytes from the buffer's start, one an element; `wave`, `row` (of the step) and `lane` broadcast with it.
-        policy: cache policy bits; atomic orderings of plain loads and stores do not count.
+        policy: cache policy bits, as the compiler sets them for an atomic access of some scope.
         loc: the operation's line.
     """
 
@@ -126,10 +127,12 @@ def words_of(offset: I64, size: int) -> I64:
 
 
 def policy_of(op: Op) -> int:
-    """Cache policy bits of a memory operation; an atomic one works at the scope it names."""
+    """Cache policy bits of a memory operation; an atomic one works at the scope it names, a volatile one at any."""
     if "aux" in op.attrs:
         return int(op.attrs["aux"])
-    if op.name in ("llvm.atomicrmw", "llvm.cmpxchg"):
+    if op.attrs.get("volatile_"):
+        return SYSTEM
+    if op.name in ("llvm.atomicrmw", "llvm.cmpxchg") or int(op.attrs.get("ordering", 0)) >= _MONOTONIC:
         scope = _scope(op.attrs)
         return 0 if scope.startswith(NARROW) else SYSTEM if scope in _WIDEST else DEVICE
     return 0
@@ -139,6 +142,14 @@ def reaches(op: Op) -> bool:
     """Whether the operation goes past the caches of a die: by its cache policy, or as a device-wide atomic access."""
     ordered = int(op.attrs.get("ordering", 0)) >= _MONOTONIC and not _scope(op.attrs).startswith(NARROW)
     return bool(policy_of(op) & DEVICE) or ordered
+
+
+def reach_of(op: Op) -> int:
+    """How far the operation goes past caches: 0 (not even past its die's), `DEVICE_WIDE`, or `EVERYWHERE`."""
+    if not reaches(op):
+        return 0
+    ordered = int(op.attrs.get("ordering", 0)) >= _MONOTONIC and _scope(op.attrs) in _WIDEST
+    return EVERYWHERE if policy_of(op) & SYSTEM == SYSTEM or ordered else DEVICE_WIDE
 
 
 def acquires(op: Op) -> bool:

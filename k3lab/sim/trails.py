@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from k3lab.sim.clocks import Clocks
-from k3lab.sim.touch import WORD, Touch, words_of
+from k3lab.sim.touch import SYSTEM, WORD, Touch, words_of
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -23,6 +26,7 @@ class Conflict:
 
     index: tuple[int, ...]
     wave: int
+    tick: int
     line: int
     did: str
 
@@ -51,6 +55,8 @@ class Stores:
         """A store that is not ordered before `touch`."""
         at = grains_of(touch, self.grain)
         other, wave = self.wave[at], touch.wave[..., None]
+        if (other == NOBODY).all():
+            return None
         # A wave knows its own tick, and nobody (the last wave, by its number -1) never did anything.
         bad = ~clocks.ordered(wave, other, np.where(other == NOBODY, 0, self.tick[at]))
         return self._first(bad, at, "stored")
@@ -67,7 +73,7 @@ class Stores:
             return None
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         place = at[index]
-        return Conflict(index, int(self.wave[place]), int(self.line[place]), did)
+        return Conflict(index, int(self.wave[place]), int(self.tick[place]), int(self.line[place]), did)
 
 
 class Reads:
@@ -106,7 +112,8 @@ class Reads:
             bad = here & ~clocks.ordered(wave, other, tick)
             if bad.any():
                 index = tuple(int(i) for i in np.argwhere(bad)[0])
-                return Conflict(index, int(other[index]), int(self._entries[entry[index], 2]), "loaded")
+                line = int(self._entries[entry[index], 2])
+                return Conflict(index, int(other[index]), int(tick[index]), line, "loaded")
             entry = np.where(here, self._entries[entry, 3], END)
         return None
 
@@ -135,20 +142,34 @@ class Reads:
 
 
 class Words:
-    """The last store to each 4-byte word of a buffer's pairs and flags, and the clock it released."""
+    """The last store to each 4-byte word of a buffer's pairs and flags.
+
+    Attributes:
+        saved: number of the clock it released, or `NOBODY`; `system`: whether it did so for every device.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.stores = Stores(nbytes, WORD)
-        self.saved = np.full(nbytes // WORD + 2, NOBODY, np.int64)
+        self.saved = np.full(nbytes // WORD + 2, NOBODY, np.int32)
+        self.system = np.zeros(len(self.saved), bool)
 
-    def acquire(self, touch: Touch, clocks: Clocks, seen: Bools) -> None:
-        """The waves of `touch` learn what the stores released that it reads, where it has `seen` them."""
+    def acquire(self, touch: Touch, clocks: Clocks, seen: Bools, device: I64) -> None:
+        """The waves of `touch` learn what the stores released that it reads, where it has `seen` them.
+
+        `device: [waves]`: from one to another, both store and load must be of system scope.
+        """
         at = words_of(touch.offset, touch.size)
         other, tick, saved = self.stores.wave[at], self.stores.tick[at], self.saved[at]
         wave = np.broadcast_to(touch.wave[..., None], at.shape)
-        new = (saved != NOBODY) & seen & ~clocks.ordered(wave, other, tick)
+        new = (saved != NOBODY) & seen
+        if device[-1]:  # there are several
+            far = self.system[at] & (touch.policy & SYSTEM == SYSTEM)
+            new = new & (far | (device[other] == device[wave]))
+        if not new.any():
+            return
+        new = new & ~clocks.ordered(wave, other, tick)
         if new.any():
-            clocks.acquire(wave[new], saved[new], other[new].astype(np.int64), tick[new])
+            clocks.acquire(wave[new], saved[new])
 
     def put(self, touch: Touch, clocks: Clocks, line: int, releases: bool) -> Conflict | None:
         """Note a store, and the clock it releases; the conflict, if waves meet in this very access."""
@@ -158,9 +179,47 @@ class Words:
             self.saved[at] = NOBODY
             return clash
         waves, which = np.unique(touch.wave, return_inverse=True)
-        saved, _ = clocks.release(waves)
+        saved = clocks.release(waves)
         self.saved[at] = np.broadcast_to(saved[which.reshape(touch.wave.shape)][..., None], at.shape)
+        self.system[at] = touch.policy & SYSTEM == SYSTEM
         return clash
+
+
+class Listed:
+    """Reads of a buffer that nothing has stored to yet.
+
+    They are kept small: places that are the sum of one by wave and one by lane (nearly all are) as those two, and of
+    equal reads by the same waves at the same line the last one: a store that is ordered after it is so after all.
+    """
+
+    def __init__(self) -> None:
+        self._reads: dict[tuple[Any, ...], tuple[Touch, tuple[I64, ...], I32]] = {}
+
+    def note(self, touch: Touch, ticks: I32) -> None:
+        """Add a load."""
+        parts = _sum_of(touch.offset)
+        digest = blake2b(touch.wave.tobytes(), digest_size=16)
+        for part in parts:
+            digest.update(part.tobytes())
+        key = (touch.loc, touch.size, touch.offset.shape, digest.digest())
+        nowhere = np.zeros(1, np.int64)  # a read that is only listed is never reported by its lanes
+        self._reads[key] = replace(touch, offset=nowhere, row=nowhere, lane=nowhere), parts, ticks
+
+    def reads(self) -> Iterator[tuple[Touch, I32]]:
+        """All loads, and the ticks of their waves."""
+        for touch, parts, ticks in self._reads.values():
+            offset = parts[0].astype(np.int64) + sum(parts[1:])
+            yield replace(touch, offset=offset, row=np.zeros_like(touch.wave), lane=np.zeros_like(touch.wave)), ticks
+
+
+def _sum_of(offset: I64) -> tuple[I64, ...]:
+    """Arrays that broadcast and add up to `offset`: [n, 1] and [1, lanes] if that is possible."""
+    kind = np.int32 if int(offset.max()) < 2**31 else np.int64
+    if offset.ndim == 2:
+        rows, lanes = offset[:, :1], offset[:1] - offset[0, 0]
+        if (rows + lanes == offset).all():
+            return rows.astype(kind), lanes.astype(kind)
+    return (offset.astype(kind),)
 
 
 def grains_of(touch: Touch, grain: int) -> I64:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from k3lab.cli import cli
+from k3lab.kernels import rules
 from k3lab.lowering import store
 
 HERE = Path(__file__).parent
@@ -35,6 +38,26 @@ def test_a_launcher_by_name(kernels, monkeypatch, tmp_path):
     assert artefact.about["target"] == "kernels:block_sum" and list(artefact.module.kernels) == ["block_sum"]
 
 
+K1 = ("k1", "--geometry", "mini", "--tokens", "4", "--qlen", "4", "--nblocks", "2")
+
+
+def test_a_launch(kernels, tmp_path):
+    text = call(0, *K1, "--lint", "--emit", "ir", "-o", tmp_path / "k1.mlir")
+    assert "kda_pre" in text and "lint: 0 findings" in text
+    artefact = store.load(tmp_path / "k1.mlir")
+    assert artefact.about["target"] == "k1" and json.loads(artefact.about["key"])["qlen"] == 4
+    assert call(0, *K1, "--emit", "isa").count("s_sleep") == 9
+    bounded = call(0, *K1, "--set", "bounded=true", "--lint", "--emit", "isa", "-o", tmp_path / "k1.s")
+    assert "lint: 0 findings" in bounded and "s_memrealtime" in (tmp_path / "k1.s").read_text(encoding="utf-8")
+
+
+def test_a_launch_with_findings(kernels, monkeypatch):
+    """A build that asks for more than the kernel has."""
+    real = rules.rules_for
+    monkeypatch.setattr(rules, "rules_for", lambda *args: replace(real(*args), polls=10))
+    assert "poll-reloads: kernel kda_pre" in call(1, *K1, "--lint")
+
+
 def test_a_module_from_a_file(saved, tmp_path):
     path = saved("wait_badly")
     assert "wait_badly" in call(0, "--from-ir", path)
@@ -55,8 +78,16 @@ def test_an_aborting_compiler_and_a_missing_linker(saved, monkeypatch, tmp_path)
 @pytest.mark.parametrize(
     ("code", "args", "why"),
     [
-        (3, ("k1",), "k1 has no kernel in this version"),
-        (2, ("k9",), "expected a FlyDSL launcher as package.module:launcher, got 'k9'"),
+        (2, ("k9",), "expected a launch (k1, m1a, k2a) or a FlyDSL launcher as package.module:launcher, got 'k9'"),
+        (2, ("k1", "--seed", "3"), "expected options of the key (no kernel depends on its inputs), got ['seed']"),
+        (2, ("k1", "--tokens", "3", "--qlen", "2"), "expected a multiple of qlen 2"),
+        (2, ("k1", "--set", "colour=1"), "k1 option: expected one of"),
+        (2, ("k1", "--tokens", "4", "--set", "tokens=4"), "--set: expected fields that no other option gives"),
+        (2, ("k1", "--args", "1"), "--args: expected none beside k1"),
+        (2, ("a:b", "--tokens", "4"), "options of a key: expected a launch as TARGET (k1, m1a, k2a), got tokens"),
+        (2, ("a:b", "--table"), "--table: expected a launch (k1, m1a, k2a), got 'a:b'"),
+        (2, ("k1", "--table", "--tokens", "4"), "--table: expected no --tokens beside it"),
+        (2, ("k1", "--table", "--lint"), "--table: expected neither --emit nor --lint beside it"),
         (2, (), "expected either TARGET or --from-ir FILE"),
         (2, ("a:b", "--from-ir", "x"), "expected either TARGET or --from-ir FILE"),
         (2, ("a:b", "--args", "1,two"), "--args: expected numbers with commas between, got 'two'"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from k3lab.lowering.isa import compile_isa
-from k3lab.lowering.lint import DEFAULT_RULES, RULES, Rules, lint
+from k3lab.lowering.lint import DEFAULT_RULES, RULES, Line, Rules, lint
 
 METADATA = """\
 	.amdgpu_metadata
@@ -31,6 +31,10 @@ def assembly(body: str, lds: int = 0, threads: int = 256, scratch: int = 0, spil
     lines = [line if line.endswith(":") else f"\t{line}" for line in body.strip().splitlines()]
     text = "\n".join(["\t.type\tk,@function", "k:", *lines, "\ts_endpgm", ".Lfunc_end0:", ""])
     return text + METADATA.format(lds=lds, threads=threads, scratch=scratch, spills=spills)
+
+
+def lines(*numbers: int) -> frozenset[Line]:
+    return frozenset(("src/kernel.py", number) for number in numbers)
 
 
 def found(text: str, rules: Rules = DEFAULT_RULES) -> list[str]:
@@ -60,7 +64,10 @@ v_div_fixup_f32 v3, v4, v2, v1
 """
 FLAG = "buffer_store_dword v0, off, s[4:7], 0 offset:64 sc1"
 PAIR = "buffer_store_dwordx2 v[2:3], v1, s[12:15], 0 offen sc1"
+DRAINED = "s_waitcnt vmcnt(0)\ns_barrier"
 NUMBERED = '.file\t1 "/src" "kernel.py"\n.loc\t1 7 2 prologue_end\n'
+
+NUMBERED_POLLS = Rules(weight_polls=frozenset({"kernel.py"}), weight_loads=1)
 
 BROKEN = {
     "no-spill": [
@@ -82,16 +89,18 @@ BROKEN = {
             Rules(),
         ),
         (assembly(POLL), Rules(polls=2)),
-        (assembly(NUMBERED + POLL), Rules(poll_lines=frozenset({7, 8}))),
+        (assembly(NUMBERED + POLL), Rules(poll_lines=lines(7, 8))),
     ],
     "weights-first": [
         (assembly(POLL + "global_load_dwordx4 v[4:7], v3, s[2:3] nt"), Rules()),
         (assembly("global_load_dwordx4 v[4:7], v3, s[2:3] nt" + POLL), Rules(weight_loads=2)),
+        (assembly(NUMBERED + POLL + "global_load_dwordx4 v[4:7], v3, s[2:3] nt"), NUMBERED_POLLS),
+        (assembly("global_load_dwordx4 v[4:7], v3, s[2:3] nt" + POLL), NUMBERED_POLLS),  # none in that file
     ],
     "pair-width": [
         (assembly("buffer_store_dwordx4 v[2:5], v1, s[12:15], 0 offen sc1"), Rules()),
         (assembly("global_store_short v1, v2, s[0:1] sc1"), Rules()),
-        (assembly(NUMBERED.replace("7", "8") + FLAG), Rules(flag_lines=frozenset({7}))),
+        (assembly(f"{DRAINED}\n{NUMBERED}{PAIR}\n.loc\t1 8 2\n{FLAG}"), Rules(flag_lines=lines(7))),
     ],
     "no-fma": [
         (assembly("v_fma_f32 v1, v2, v3, v4"), Rules()),
@@ -115,8 +124,10 @@ BROKEN = {
         (assembly(f"{PAIR}\ns_waitcnt vmcnt(0)\n{FLAG}"), Rules()),
         (assembly(f"s_waitcnt vmcnt(0)\n{PAIR}\ns_barrier\n{FLAG}"), Rules()),
         (assembly(f"s_waitcnt vmcnt(0)\ns_barrier\n{PAIR}\n{FLAG}"), Rules()),
-        (assembly(f"{PAIR}\n{NUMBERED}global_atomic_add v1, v2, s[0:1]"), Rules(flag_lines=frozenset({7}))),
+        (assembly(f"{PAIR}\n{NUMBERED}global_atomic_add v1, v2, s[0:1]"), Rules(flag_lines=lines(7))),
         (assembly(f"{PAIR}\n{FLAG}", threads=64), Rules()),
+        (assembly(f"{DRAINED}\n{NUMBERED}{PAIR}"), Rules(flag_lines=lines(7, 8))),
+        (assembly(f"{DRAINED}\n{NUMBERED}{PAIR}"), Rules(flag_lines=frozenset({("other.py", 7)}))),
     ],
     "no-stamps": [(assembly("s_memrealtime s[0:1]"), Rules())],
 }
@@ -128,7 +139,7 @@ SOUND = {
     ],
     "poll-reloads": [
         (assembly(POLL), Rules(polls=1)),
-        (assembly(NUMBERED + POLL), Rules(poll_lines=frozenset({7}))),
+        (assembly(NUMBERED + POLL), Rules(poll_lines=lines(7))),
         (assembly(".LBB0_1:\ns_add_i32 s3, s3, -1\ns_cmp_lg_u32 s3, 0\ns_cbranch_scc1 .LBB0_1"), Rules()),
         (assembly(".LBB0_1:\ns_add_i32 s3, s3, -1\ns_cbranch_scc1 .LBB0_1"), Rules()),
         (
@@ -150,6 +161,8 @@ SOUND = {
     "weights-first": [
         (assembly("global_load_dwordx4 v[4:7], v3, s[2:3] nt" + POLL), Rules(weight_loads=1)),
         (assembly(POLL), Rules()),
+        # Only the polls of a file that has the weights count.
+        (assembly(POLL + NUMBERED + "global_load_dwordx4 v[4:7], v3, s[2:3] nt" + POLL), NUMBERED_POLLS),
         (assembly(POLL + "global_load_dwordx4 v[4:7], v3, s[2:3] nt"), Rules(weight=None)),
         # The first poll's load may be issued first; nothing waits on it before the weights are out.
         (
@@ -177,6 +190,7 @@ SOUND = {
         (assembly(f"{PAIR}\ns_waitcnt vmcnt(0)\ns_barrier\ns_cbranch_execz .LBB0_5\n{FLAG}\n.LBB0_5:"), Rules()),
         (assembly(f"{PAIR}\ns_waitcnt vmcnt(0) lgkmcnt(0)\ns_barrier\n{FLAG}"), Rules()),
         (assembly(f"{PAIR}\ns_waitcnt vmcnt(0)\n{FLAG}", threads=64), Rules()),
+        (assembly(f"{PAIR}\n{DRAINED}\n{NUMBERED}{PAIR}\n.loc\t1 9 2\n{PAIR}"), Rules(flag_lines=lines(7))),
         (assembly(f"{PAIR}\n{FLAG}"), Rules(flag_width=0, pair_widths=frozenset({4, 8}))),
     ],
     "no-stamps": [(assembly("s_memrealtime s[0:1]"), Rules(timeline=True)), (assembly("s_nop 0"), Rules())],

@@ -5,18 +5,7 @@ A row is (name, file, old, new, tests); `old` occurs once in the file, `tests` p
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Mutant(NamedTuple):
-    """One change of one source file of k3lab; `tests` is what pytest's -k is given."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: str
-
+from tests.mutation import Mutant
 
 SLICE = "stages/attnres/slice/twin.py"
 GATE = "stages/attnres/gate/twin.py"

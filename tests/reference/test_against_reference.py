@@ -21,11 +21,12 @@ from k3lab import Case
 from k3lab.cases.specials import SETS
 from k3lab.hardware.mfma import MODELS
 from k3lab.launches import LAUNCHES, get
+from tests.cover import all_pairs, pairs_of
 from tests.reference import cover
 from tests.reference.compare import differs, faults, traces
 
 QUICK_CASES = [(launch, labels) for launch in LAUNCHES for labels in cover.quick(launch)]
-SLOW_CASES = [(launch, labels) for launch in LAUNCHES for labels in cover.pairwise(launch, cover.QUICK + cover.MORE)]
+SLOW_CASES = [(launch, labels) for launch in LAUNCHES for labels in cover.slow(launch)]
 SLOW_CASES += [("k1", ("specials:subnormals", "L2x3", "delta", "nb4", "default"))]
 SMALL = {"k1": {"tokens": 6, "qlen": 2}, "m1a": {"tokens": 3, "ranks": 2}, "k2a": {"tokens": 3, "ranks": 2}}
 
@@ -51,8 +52,8 @@ def test_twin_equals_reference(launch, labels):
 @pytest.mark.parametrize("launch", LAUNCHES)
 def test_the_quick_list_covers_every_pair(launch):
     levels = [list(level) for level in cover.factors(launch, cover.QUICK).values()]
-    met = set().union(*(cover.pairs_of(labels) for labels in cover.quick(launch)))
-    assert cover.all_pairs(levels) <= met
+    met = set().union(*(pairs_of(labels) for labels in cover.quick(launch)))
+    assert all_pairs(levels) <= met
     assert {labels[0] for labels in cover.quick(launch)} == {*cover.QUICK, *cover.MORE}
 
 

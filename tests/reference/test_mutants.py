@@ -2,65 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import k3lab
-from tests.reference.mutants import CAUGHT, EQUIVALENT, Mutant
+from tests.mutation import Mutant, make_copy, named, run_tests, run_with
+from tests.reference.mutants import CAUGHT, EQUIVALENT
 
-PACKAGE = Path(k3lab.__file__).parent
-TESTS = Path(__file__).parent
 ALL = CAUGHT + EQUIVALENT
+QUICK = ("reference/test_against_reference.py", "not full and not slow")
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    """A folder with copies of the package and of these tests: nothing else of k3lab is on the path there."""
-    folder = tmp_path_factory.mktemp("mutants")
-    leave = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PACKAGE, folder / "k3lab", ignore=leave)
-    shutil.copytree(TESTS, folder / "tests" / "reference", ignore=leave)
-    shutil.copy(TESTS.parent / "conftest.py", folder / "tests")
-    shutil.copy(TESTS.parents[1] / "pyproject.toml", folder)
-    return folder
+    return make_copy(tmp_path_factory.mktemp("mutants"), "cover.py", "reference")
 
 
-def quick_tests(folder: Path, chosen: str) -> subprocess.CompletedProcess:
+def quick_tests(folder: Path, chosen: str, mutant: Mutant | None = None) -> subprocess.CompletedProcess:
     """The chosen quick tests on the package in `folder`, up to the first that fails."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHONPATH"))}
-    environment |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading them takes longer than most mutants last
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not full and not slow"]
-    command += ["-k", f"({chosen}) and not covers", "tests/reference/test_against_reference.py"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-
-
-def run_with(folder: Path, mutant: Mutant) -> subprocess.CompletedProcess:
-    """The quick tests with the mutant's change in the copy, which is whole again afterwards."""
-    path = folder / "k3lab" / mutant.file
-    source = path.read_text(encoding="utf-8")
-    path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
-    try:
-        return quick_tests(folder, mutant.tests)
-    finally:
-        path.write_text(source, encoding="utf-8")
-
-
-def named(mutant: Mutant) -> str:
-    return mutant.name.replace(" ", "_")
+    file, marks = QUICK
+    chosen = f"({chosen}) and not covers"
+    return run_with(folder, mutant, file, chosen, marks) if mutant else run_tests(folder, file, chosen, marks)
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=named)
 def test_a_mutant_changes_one_place(mutant):
-    source = (PACKAGE / mutant.file).read_text(encoding="utf-8")
-    assert source.count(mutant.old) == 1
-    compile(source.replace(mutant.old, mutant.new), mutant.file, "exec")
+    assert mutant.source.count(mutant.old) == 1
+    compile(mutant.source.replace(mutant.old, mutant.new), mutant.file, "exec")
 
 
 @pytest.mark.slow
@@ -78,7 +48,7 @@ def test_the_copy_is_what_is_tested(copy):
 @pytest.mark.parametrize("mutant", CAUGHT, ids=named)
 def test_a_mutant_is_caught(mutant, copy):
     """By values that differ, not by an error of another kind."""
-    found = run_with(copy, mutant)
+    found = quick_tests(copy, mutant.tests, mutant)
     assert found.returncode == 1, found.stdout[-2000:]
     assert re.search("""assert \\[['"]rank""", found.stdout), found.stdout[-2000:]
 
@@ -87,5 +57,5 @@ def test_a_mutant_is_caught(mutant, copy):
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=named)
 def test_an_equivalent_change_passes(mutant, copy):
     """Which also shows that the copy, as it is, passes."""
-    found = run_with(copy, mutant)
+    found = quick_tests(copy, mutant.tests, mutant)
     assert found.returncode == 0, found.stdout[-2000:]

@@ -418,6 +418,7 @@ class TestDeadlock:
         build.store(one, build.params[0], zero)
         build.ret()
         with pytest.raises(
-            SimFault, match=r"1 waves of workgroups 0 waits at the barrier.*1 waves of .* polls in vain"
+            SimFault,
+            match=r"1 wave of workgroup 0 \(wave 0\) waits at the barrier.*\(wave 1\) polls in vain.*seen 0",
         ):
             run(build.module(groups=1, threads=128), np.zeros(1, np.int32))

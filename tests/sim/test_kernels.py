@@ -86,9 +86,7 @@ class TestHolding:
 class TestFaults:
     def test_a_flag_that_never_comes_is_a_deadlock(self):
         data, flag, out = np.zeros(64, np.int32), np.zeros(1, np.int32), np.zeros(64, np.int32)
-        with pytest.raises(
-            SimFault, match=r"deadlock: no wave can go on: .*workgroups 1 polls? in vain at .*kernels.py"
-        ):
+        with pytest.raises(SimFault, match=r"deadlock: no wave can go on: .*workgroup 1 polls in vain at .*kernels.py"):
             simulate(lowered("never", 4), data, flag, out, 7)
 
     def test_out_of_bounds_names_line_and_lane(self):
@@ -126,5 +124,5 @@ def test_the_readme_shows_what_is_reported(name, hosts, options):
     with pytest.raises(SimFault) as caught:
         simulate(lowered(name, hosts), *arrays, *([7] if hosts > 1 else []), options=options)
     root = Path(__file__).parent.parent.parent
-    said = str(caught.value).replace(f"{root}/", "").removesuffix(" (an unknown line).").rstrip(".")
+    said = str(caught.value).replace(f"{root}/", "")
     assert " ".join(said.split()) in " ".join((root / "README.md").read_text(encoding="utf-8").split())

@@ -44,22 +44,22 @@ class TestOneWord:
     """Waves 0 and 1 are workgroup 0, waves 2 and 3 workgroup 1; wave 0 stores 7 over 0."""
 
     def setup_method(self):
-        self.words, self.memory = np.zeros(16, np.int32), RelaxedMemory(2, 2, seed=0)
+        self.words, self.memory = np.zeros(16, np.int32), RelaxedMemory(np.zeros(2, np.int64), 2, seed=0)
         self.buffer = Buffer("words", self.words.view(np.uint8), 0)
-        self.memory.store(self.touch(0, "store"), np.array([[7, 0, 0, 0]], np.uint8))
+        self.memory.store(self.touch(0, "store"), np.array([[7, 0, 0, 0]], np.uint8), 1)
 
     def touch(self, wave, what="load"):
         one = np.array([0])
         return Touch(what, self.buffer, one, 4, one, one, one + wave, DEVICE, None)
 
-    def loaded(self, wave, reaches=True):
+    def loaded(self, wave, reach=1):
         data = self.buffer.data[None, :4].copy()
-        return int(self.memory.load(self.touch(wave), data, reaches)[0, 0])
+        return int(self.memory.load(self.touch(wave), data, reach)[0, 0])
 
-    @pytest.mark.parametrize("reaches", [False, True])
-    def test_its_own_workgroup_sees_it_at_once_and_others_once_it_is_drained(self, reaches):
-        assert self.memory.may_differ(self.touch(1), reaches)
-        assert [self.loaded(wave, reaches) for wave in range(4)] == [7, 7, 0, 0] and self.words[0] == 0
+    @pytest.mark.parametrize("reach", [0, 1])
+    def test_its_own_workgroup_sees_it_at_once_and_others_once_it_is_drained(self, reach):
+        assert self.memory.may_differ(self.touch(1), reach)
+        assert [self.loaded(wave, reach) for wave in range(4)] == [7, 7, 0, 0] and self.words[0] == 0
         assert not self.memory.drained(np.array([1, 2, 3])) and self.memory.drained(np.array([0]))
         assert self.words[0] == 7 and [self.loaded(wave) for wave in range(4)] == [7] * 4
 
@@ -69,22 +69,22 @@ class TestOneWord:
         assert self.memory.seen(self.touch(3)).all()
 
     def test_an_atomic_comes_after_what_is_under_way_to_its_word(self):
-        self.memory.settle(self.touch(2, "atomic"))
+        self.memory.settle(self.touch(2, "atomic"), 1)
         assert self.words[0] == 7
 
     def test_a_later_store_of_another_wave_stays(self):
-        self.memory.store(self.touch(2, "store"), np.array([[9, 0, 0, 0]], np.uint8))
+        self.memory.store(self.touch(2, "store"), np.array([[9, 0, 0, 0]], np.uint8), 1)
         assert self.words[0] == 7 and self.loaded(3) == 9
         self.memory.drained(np.arange(4))
         assert self.words[0] == 9
 
     def test_a_workgroup_gets_its_own_bytes_back_and_never_sees_a_byte_go_back(self):
         self.memory.drained(np.array([0]))
-        assert self.loaded(0, reaches=False) == 7
-        first = self.loaded(2, reaches=False)
-        assert all(self.loaded(2, reaches=False) == first for _ in range(5))
-        self.memory.acquired(np.array([1]))
-        assert self.loaded(2, reaches=False) == 7
+        assert self.loaded(0, reach=0) == 7
+        first = self.loaded(2, reach=0)
+        assert all(self.loaded(2, reach=0) == first for _ in range(5))
+        self.memory.acquired(np.array([1]), 1)
+        assert self.loaded(2, reach=0) == 7
 
     def test_it_arrives_in_the_end(self):
         assert self.memory.pass_time(idle=True) and self.words[0] == 7

@@ -12,15 +12,22 @@ from __future__ import annotations
 from k3lab.errors import BadInput
 from k3lab.hardware.mfma.cdna3 import cdna3
 from k3lab.hardware.mfma.fused import fused
-from k3lab.hardware.mfma.model import MfmaModel
+from k3lab.hardware.mfma.model import MfmaModel, TileSums
 from k3lab.hardware.mfma.stepwise import pairwise, sequential
+from k3lab.hardware.mfma.tiles import proven_tiles
 
-__all__ = ["MODELS", "MfmaModel", "get"]
+__all__ = ["MODELS", "MfmaModel", "TileSums", "get"]
 
 MODELS: dict[str, MfmaModel] = {
     model.name: model
     for model in (
-        MfmaModel("fused", "The exact sum of all products and C, rounded once: assumed for CDNA4.", "fused", fused),
+        MfmaModel(
+            "fused",
+            "The exact sum of all products and C, rounded once: assumed for CDNA4.",
+            "fused",
+            fused,
+            proven_tiles,
+        ),
         MfmaModel(
             "sequential",
             "From C, the rounded products are added one by one in slot order: assumed for CDNA4.",

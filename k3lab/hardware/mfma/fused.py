@@ -17,6 +17,7 @@ from k3lab.hardware.mfma.model import F32, F64, Steps
 
 TAIL = (1 << 29) - 1  # the float64 significand bits that a float32 drops
 MIDPOINT = 1 << 28
+NARROW = 12  # significand bits (bf16 has 8, fp16 11) that leave an exponent range to prove a float64 sum exact in
 SMALLEST_NORMAL = 2.0**-126
 MINUS_ZERO = np.iinfo(np.int64).min  # the bits of -0.0
 
@@ -34,7 +35,7 @@ def _exact_total(acc: F64, a: F32, b: F32) -> F64:
     """acc + sum_k a_k b_k [..., M, N], inexact only in ways that rounding it to float32 does not show."""
     dot = _matmul(a, b)
     total = acc + dot
-    a_parts, b_parts = _bf16_parts(a), _bf16_parts(b)
+    a_parts, b_parts = _narrow_parts(a), _narrow_parts(b)
     pairs = list(product(a_parts, b_parts))
     spreads = [
         ProductSpread.of(x, y)
@@ -57,12 +58,12 @@ def _matmul(a: F32, b: F32) -> F64:
     return np.matmul(a.astype(np.float64), b.astype(np.float64).swapaxes(-1, -2))
 
 
-def _bf16_parts(values: F32) -> list[F32]:
-    """Values as a sum of one array of bf16 values, or of three when they use float32's full significand.
+def _narrow_parts(values: F32) -> list[F32]:
+    """Values as they are when their significands are narrow; else as a sum of three arrays, two of them of bf16 values.
 
     Narrow parts keep the exactness proof within reach; in the subnormal range the last part can be wider.
     """
-    if significand_bits(values) == 8:
+    if significand_bits(values) <= NARROW:
         return [values]
     rest = np.where(np.isfinite(values), values, np.float32(0.0))
     parts = []

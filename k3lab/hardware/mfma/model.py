@@ -14,6 +14,7 @@ F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 Steps = Sequence[F32]
 StepChain = Callable[[Steps, Steps, F32], F32]
+TileSums = Callable[[F32, F32, F32], tuple[F32, NDArray[np.bool_]]]
 
 BLOCK_OUTPUTS = 1 << 15  # float64 accumulators of a block: 256 KiB each array, so a few of them stay in L2
 MIN_BLOCK = 16  # columns: below this the call overhead outweighs the cache
@@ -24,13 +25,16 @@ class MfmaModel:
     """One rule for how a matrix instruction adds its K products to the accumulator.
 
     `scaled_model` names the model that stands in for the scaled MFMA (fp4 operands, K = 128): this one, unless its
-    source says nothing about that instruction.
+    source says nothing about that instruction. `tiles`, where a model has it, is a quick way to run one MFMA of many
+    tiles, which may leave some of them undone: from a [W, ..., M, K], b [W, ..., N, K] and c [W, ..., M, N] (any W may
+    be 1) to the results and which of the W tiles they hold for.
     """
 
     name: str
     description: str
     scaled_model: str
     run: StepChain
+    tiles: TileSums | None = None
 
     def chain(self, a: F32 | Steps, b: F32 | Steps, c: F32 | None = None) -> F32:
         """Run n MFMAs in a row on one accumulator: acc[m, j] = MFMA(acc[m, j], a[i, m, :], b[i, j, :]).

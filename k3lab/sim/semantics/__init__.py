@@ -4,9 +4,10 @@
     >>> run = semantics.make(op)  # once, at decode time
     >>> run(*operands) if semantics.kind == "pure" else run(context, *operands)
 
-`values` says how SSA values are held, `context` what an operation may know of its waves, `poison` which operand values
-LLVM leaves undefined. Nothing here touches memory or control flow. Callers silence NumPy's floating-point warnings
-(`np.errstate(all="ignore")`) once around a run: inactive lanes hold garbage, and operations compute on it.
+`values` says how SSA values are held, `context` what an operation may know of its waves, `poison` for which operand
+values LLVM leaves the result undefined and `spread` what that makes of later ones. Nothing here touches memory or
+control flow. Callers silence NumPy's floating-point warnings (`np.errstate(all="ignore")`) once around a run: inactive
+lanes hold garbage, and operations compute on it.
 """
 
 from k3lab.sim.semantics import (  # noqa: F401  (each registers its operations)
@@ -22,6 +23,7 @@ from k3lab.sim.semantics import (  # noqa: F401  (each registers its operations)
     matrix,
     minmax,
     pointers,
+    registers,
     vectors,
 )
 from k3lab.sim.semantics.context import WAVE, WaveContext

@@ -62,7 +62,7 @@ def to_integer(op: Op) -> Compute:
         raise Unsupported("to i1")
     widen = widener(op.operand_types[0].scalar)
     wanted = target if op.name == "llvm.fptosi" else unsigned(np.zeros(1, target)).dtype
-    return lambda x: _clamped(widen(x), wanted).view(target)
+    return lambda x: clamped(widen(x), wanted).view(target)
 
 
 def to_f16(x: Array) -> Array:
@@ -88,7 +88,7 @@ def _reader(source: np.dtype[Any], is_signed: bool) -> Compute:
     return (lambda x: x) if is_signed else unsigned
 
 
-def _clamped(x: Array, target: np.dtype[Any]) -> Array:
+def clamped(x: Array, target: np.dtype[Any]) -> Array:
     """float64 `x` truncated to the integers of `target`; the range's upper end itself may not be a float64."""
     limits = np.iinfo(target)
     below, above = float(limits.min), float(limits.max + 1)

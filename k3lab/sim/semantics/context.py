@@ -24,15 +24,32 @@ class WaveContext(Protocol):
         mfma: how a matrix instruction adds.
     """
 
-    n: int
-    mask: Array | None
-    strict: bool
-    wave_in_block: Array
-    block_xyz: tuple[Array, Array, Array]
-    thread_xyz: tuple[Array, Array, Array]
-    grid: tuple[int, int, int]
-    block_dim: tuple[int, int, int]
-    mfma: MfmaModel
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def mask(self) -> Array | None: ...
+
+    @property
+    def strict(self) -> bool: ...
+
+    @property
+    def wave_in_block(self) -> Array: ...
+
+    @property
+    def block_xyz(self) -> tuple[Array, ...]: ...
+
+    @property
+    def thread_xyz(self) -> tuple[Array, ...]: ...
+
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+
+    @property
+    def block_dim(self) -> tuple[int, int, int]: ...
+
+    @property
+    def mfma(self) -> MfmaModel: ...
 
     def report(self, kind: str, message: str, lanes: Array | None) -> None:
         """Note a broken rule: `lanes` is a bool array that broadcasts to [n, 64], or None for all of them."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from k3lab.formats import E8M0, bf16_values
 from k3lab.hardware import mfma
-from k3lab.hardware.mfma import MfmaModel
+from k3lab.hardware.mfma import MfmaModel, TileSums
 from k3lab.lowering.ir import Op
 from k3lab.sim.semantics.context import WAVE, WaveContext
 from k3lab.sim.semantics.narrow import decode_bytes, matrix_format
@@ -24,10 +24,11 @@ from k3lab.sim.semantics.registry import Compute, Unsupported, wave
 from k3lab.sim.semantics.values import Array, align_axes
 
 Decode = Callable[[Array], Array]
+Waves = slice | Array  # which waves: a run of them, or their numbers
 
 ROWS = 4  # consecutive rows of C and D that a lane holds
 BLOCK = 32  # slots that share a scale
-WAVES_AT_ONCE = 128  # so that the float64 matrices of a step stay in the cache
+WAVES_AT_ONCE = 256  # few enough that their float64 matrices stay in the cache
 
 NAME = re.compile(r"rocdl\.mfma\.(?:scale\.)?f32\.(\d+)x\d+x(\d+)\.?(.*)")
 
@@ -49,10 +50,24 @@ class Tile:
         """Slots a lane holds."""
         return self.slots // self.groups
 
+    @property
+    def outputs(self) -> int:
+        """Outputs a lane holds."""
+        return self.size * self.size // WAVE
+
     def operand(self, held: Array) -> Array:
-        """Lanes' values [waves, 64, width] as rows of A, or columns of B: [waves, size, slots]."""
-        split = held.reshape(-1, self.groups, self.size, self.width)
-        return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1, self.size, self.slots)
+        """What lanes hold of A or B [waves, 64, width] as rows of A, or columns of B: [waves, size, slots]."""
+        share = np.ascontiguousarray(held).view(f"V{self.width * held.itemsize}")  # moved whole, not value by value
+        rows = share.reshape(-1, self.groups, self.size).transpose(0, 2, 1)
+        return np.ascontiguousarray(rows).view(held.dtype).reshape(-1, self.size, self.slots)
+
+    def by_group(self, rows: Array) -> Array:
+        """Rows of A by the group of lanes that holds their outputs: [waves, groups, size / groups, slots].
+
+        Columns of B times these, transposed, give outputs as the lanes hold them, [waves, groups, size, outputs].
+        """
+        split = rows.reshape(len(rows), -1, self.groups, ROWS, self.slots)
+        return split.transpose(0, 2, 1, 3, 4).reshape(len(rows), self.groups, -1, self.slots)
 
     def matrix(self, held: Array) -> Array:
         """Lanes' accumulators [waves, 64, outputs] as [waves, rows, columns]."""
@@ -62,7 +77,20 @@ class Tile:
     def lanes(self, matrix: Array) -> Array:
         """The inverse of `matrix`."""
         split = matrix.reshape(-1, self.size // (self.groups * ROWS), self.groups, ROWS, self.size)
-        return split.transpose(0, 2, 4, 1, 3).reshape(-1, WAVE, self.size * self.size // WAVE)
+        return split.transpose(0, 2, 4, 1, 3).reshape(-1, WAVE, self.outputs)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A or B: `codes` [waves or 1, 64, width] as the lanes hold them, and what makes float32 values of codes."""
+
+    tile: Tile
+    codes: Array
+    decode: Decode
+
+    def rows(self, waves: Waves) -> Array:
+        """Rows of A, or columns of B, of some waves, or of the one they share: [waves or 1, size, slots]."""
+        return self.decode(self.tile.operand(_of_waves(self.codes, waves)))
 
 
 UNSCALED: dict[str, Decode] = {
@@ -86,7 +114,8 @@ def plain(op: Op) -> Compute:
 
     def run(ctx: WaveContext, a: Array, b: Array, c: Array) -> Array:
         _check_full(ctx)
-        return multiply(ctx.mfma, tile, decode_a(a), decode_b(b), c)
+        left, right = Factor(tile, _codes(a, tile), decode_a), Factor(tile, _codes(b, tile), decode_b)
+        return multiply(ctx.mfma, left, right, c)
 
     return run
 
@@ -101,19 +130,50 @@ def scaled(op: Op) -> Compute:
     def run(ctx: WaveContext, a: Array, b: Array, c: Array, scale_a: Array, scale_b: Array) -> Array:
         _check_full(ctx)
         model = mfma.get(ctx.mfma.scaled_model)
-        return multiply(model, tile, decode_a(a, scale_a), decode_b(b, scale_b), c)
+        left = Factor(tile, _all_lanes(decode_a(a, scale_a)), _unchanged)
+        right = Factor(tile, _all_lanes(decode_b(b, scale_b)), _unchanged)
+        return multiply(model, left, right, c)
 
     return run
 
 
-def multiply(model: MfmaModel, tile: Tile, a: Array, b: Array, c: Array) -> Array:
-    """C + A B of values as the lanes hold them; waves that share all three operands share the result."""
-    rows, columns, start = tile.operand(_all_lanes(a)), tile.operand(_all_lanes(b)), tile.matrix(_all_lanes(c))
-    waves = max(len(rows), len(columns), len(start))
-    rows, columns, start = (np.broadcast_to(x, (waves, *x.shape[1:])) for x in (rows, columns, start))
-    parts = [slice(first, first + WAVES_AT_ONCE) for first in range(0, waves, WAVES_AT_ONCE)]
-    sums = [model.chain([rows[part]], [columns[part]], start[part]) for part in parts]
-    return tile.lanes(sums[0] if len(sums) == 1 else np.concatenate(sums))
+def multiply(model: MfmaModel, a: Factor, b: Factor, c: Array) -> Array:
+    """C + A B, with C [waves or 1, 64, outputs]; waves that share all three operands share the result."""
+    start = _all_lanes(c)
+    waves = max(len(a.codes), len(b.codes), len(start))
+    if model.tiles is None:
+        return np.concatenate([_chained(model, a, b, start, part) for part in _parts(waves)])
+    made = [_quickly(model.tiles, a, b, start, part) for part in _parts(waves)]
+    result = np.concatenate([outputs for outputs, _ in made])
+    rest = np.flatnonzero(~np.concatenate([done for _, done in made]))
+    for part in _parts(len(rest)):
+        result[rest[part]] = _chained(model, a, b, start, rest[part])
+    return result
+
+
+def _parts(waves: int) -> list[slice]:
+    return [slice(first, min(first + WAVES_AT_ONCE, waves)) for first in range(0, waves, WAVES_AT_ONCE)]
+
+
+def _quickly(sums: TileSums, a: Factor, b: Factor, start: Array, waves: slice) -> tuple[Array, Array]:
+    """Outputs of some waves [waves, 64, outputs], and which of the waves they hold for.
+
+    B comes first, so that outputs lie as the lanes hold them and are not moved.
+    """
+    tile, here = a.tile, _of_waves(start, waves)
+    c = here.reshape(len(here), tile.groups, tile.size, tile.outputs)
+    outputs, done = sums(b.rows(waves)[:, None], tile.by_group(a.rows(waves)), c)
+    return outputs.reshape(-1, WAVE, tile.outputs), np.broadcast_to(done, len(outputs))
+
+
+def _chained(model: MfmaModel, a: Factor, b: Factor, start: Array, waves: Waves) -> Array:
+    """Outputs of some waves [waves, 64, outputs] by the model's own rule."""
+    c = a.tile.matrix(_of_waves(start, waves))
+    return a.tile.lanes(model.chain([a.rows(waves)], [b.rows(waves)], c))
+
+
+def _of_waves(held: Array, waves: Waves) -> Array:
+    return held if len(held) == 1 else held[waves]
 
 
 def _tile(op: Op) -> tuple[Tile, str]:
@@ -131,8 +191,18 @@ def _decoders(formats: str) -> tuple[Decode, Decode]:
 
 
 def _byte_decoder(name: str) -> Decode:
-    """A decoder of lanes' registers, words of any width, into values [waves, lanes, slots]."""
-    return lambda held: decode_bytes(name, np.ascontiguousarray(align_axes(held, 3)).view(np.uint8))
+    """A decoder of words of any width [..., k] into values [..., slots]."""
+    return lambda held: decode_bytes(name, np.ascontiguousarray(held).view(np.uint8))
+
+
+def _codes(held: Array, tile: Tile) -> Array:
+    """Lanes' registers as codes, one a slot: [waves, 64, width]."""
+    lanes = np.ascontiguousarray(_all_lanes(align_axes(held, 3)))
+    return lanes.view(f"{lanes.dtype.kind}{lanes.shape[2] * lanes.itemsize // tile.width}")
+
+
+def _unchanged(values: Array) -> Array:
+    return values
 
 
 def _scaled_operand(name: str, byte: int) -> Callable[[Array, Array], Array]:
@@ -142,7 +212,7 @@ def _scaled_operand(name: str, byte: int) -> Callable[[Array, Array], Array]:
 
     def run(held: Array, scale: Array) -> Array:
         factors = E8M0.decode(scale >> (8 * byte) & 0xFF)
-        return decode(held[..., :registers]) * factors[..., None]
+        return decode(align_axes(held, 3)[..., :registers]) * factors[..., None]
 
     return run
 

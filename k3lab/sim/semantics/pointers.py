@@ -11,6 +11,13 @@ from k3lab.lowering.types import parse_type
 from k3lab.sim.semantics.registry import Compute, Unsupported, pure
 from k3lab.sim.semantics.values import BUFFER, Array, dtype_of, spelled, unsigned
 
+GENERIC = 0
+APERTURES = {3: 1 << 56, 5: 1 << 57}
+"""What generic pointers into LDS and private memory have added."""
+
+U32 = 0xFFFFFFFF
+SHORT_NULL = np.int64(-1)
+
 DYNAMIC = -(2**31)
 """Stands in `rawConstantIndices` for the next operand."""
 
@@ -101,7 +108,9 @@ def inttoptr(op: Op) -> Compute:
 
 @pure("llvm.ptrtoint", "llvm.ptrtoaddr")
 def ptrtoint(op: Op) -> Compute:
-    """An address as an integer, cut to its width."""
+    """An address as an integer, cut to its width; a buffer resource as its 128 bits: base, num_records, flags 0."""
+    if op.operand_types[0].space == BUFFER and op.result_types[0].bits == 128:
+        return lambda resource: np.stack(np.broadcast_arrays(resource[0], resource[1] & U32), axis=-1)
     _plain(op.operand_types[0])
     target = dtype_of(op.result_types[0])
     return (lambda address: address) if target == np.int64 else lambda address: address.astype(target)
@@ -109,9 +118,21 @@ def ptrtoint(op: Op) -> Compute:
 
 @pure("llvm.addrspacecast")
 def addrspacecast(op: Op) -> Compute:
-    """The same address: all spaces lie apart in one range of addresses here."""
+    """The same place seen from another space: generic pointers tell spaces apart by an aperture's base.
+
+    A null pointer of LDS or private memory (all ones) becomes the generic null and back.
+    """
     _plain(op.operand_types[0])
     _plain(op.result_types[0])
+    source, target = op.operand_types[0].space, op.result_types[0].space
+    if source in APERTURES and target == GENERIC:
+        base = np.int64(APERTURES[source])
+        return lambda address: np.where(address == SHORT_NULL, np.int64(0), address + base)
+    if source == GENERIC and target in APERTURES:
+        base = np.int64(APERTURES[target])
+        return lambda address: np.where(address == 0, SHORT_NULL, address - base)
+    if {source, target} & set(APERTURES):
+        raise Unsupported(f"from {spelled(op.operand_types[0])} to {spelled(op.result_types[0])}")
     return lambda address: address
 
 

@@ -50,10 +50,13 @@ HANDLED_BY_ENGINE = NO_EFFECT | frozenset(
         "llvm.switch",
         "llvm.unreachable",
         "rocdl.barrier",
+        "rocdl.global.load.lds",
+        "rocdl.load.to.lds",
         "rocdl.raw.ptr.buffer.load",
         "rocdl.raw.ptr.buffer.load.lds",
         "rocdl.raw.ptr.buffer.store",
         "rocdl.s.barrier",
+        "rocdl.s.buffer.load",
         "rocdl.s.sleep",
         "rocdl.s.waitcnt",
     }
@@ -66,7 +69,6 @@ ENGINE_PREFIXES = ("rocdl.raw.ptr.buffer.atomic.", "rocdl.sched.")
 ENGINE_INTRINSICS = (
     "llvm.amdgcn.s.memrealtime",
     "llvm.amdgcn.s.memtime",
-    "llvm.amdgcn.s.getreg",
     "llvm.amdgcn.raw.ptr.buffer.",
     "llvm.amdgcn.s.buffer.load",
 )

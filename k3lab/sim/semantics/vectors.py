@@ -34,7 +34,7 @@ def _extract(vector: Array, place: Array) -> Array:
 
 @pure("llvm.insertelement")
 def insertelement(op: Op) -> Compute:
-    """A copy with one element replaced. `insert_elements` makes one copy for a whole chain of them."""
+    """A copy with one element replaced; the simulator runs a chain of them as one `insert_elements`."""
     held_as(op.result_types[0])
     count = op.result_types[0].count
     return lambda vector, value, place: _insert(vector, value, _clipped(place, count))

@@ -1,0 +1,67 @@
+"""push, as the kernel does it: 16 columns of o_proj a task, all of a CTA's weights in flight before anything else."""
+
+from typing import Any
+
+from flydsl.expr import const_expr, range_constexpr
+
+from k3lab.device.context import Context, dump
+from k3lab.device.dsl import Int32, traced
+from k3lab.device.floats import bf16_words, rnd
+from k3lab.device.memory import buffer, load_words
+from k3lab.device.peers import Peers, disarmed, send
+from k3lab.device.stamps import stamp
+from k3lab.geometry import ROWS
+from k3lab.stages.gemv.product import UNROLLED, Deal, Product, gemv_loads, join_waves, load_rows, multiply
+from k3lab.stages.oproj.role import ar_index, other_rank, owner_of_task
+
+
+@traced
+def run(c: Context, tasks: Deal) -> None:
+    """partial = core w_o^T, this CTA's tasks, to the ranks that sum it."""
+    weights = buffer(c.args.w_o)
+    p = Product(c, c.g.proj, lambda task: (weights, task * ROWS))
+    peers, issued = Peers(c), o_loads(c, p, tasks)
+    for tile in range_constexpr(p.tiles):
+        load_core(c, p, tile * p.tokens)
+        stamp(c, "core_staged")
+        for i in range_constexpr(len(issued)):
+            stage_o(c, p, tasks.number(i), tile, multiply(c, p, tasks.number(i), issued[i]), peers)
+        if const_expr(tasks.count > len(issued)):
+            for i in range(len(issued), tasks.count):
+                task = tasks.number(i)
+                acc = multiply(c, p, task, gemv_loads(c, p, task, range(p.depth)))
+                stage_o(c, p, task, tile, acc, peers)
+    stamp(c, "pushed")
+
+
+def o_loads(c: Context, p: Product, tasks: Deal) -> list[Any]:
+    """The first weights of the CTA's tasks, all of them as far as they are unrolled: nothing here polls."""
+    return [gemv_loads(c, p, tasks.number(i), range(p.depth)) for i in range(min(tasks.count, UNROLLED))]
+
+
+def load_core(c: Context, p: Product, first: int) -> None:
+    """The tile's core rows into LDS: plain loads, as the launch before wrote them."""
+    core = buffer(c.args.core)
+    load_rows(c, p, lambda token, column: load_words(core, (token * p.k + column) * 2, 4), first)
+
+
+def stage_o(c: Context, p: Product, task: Any, tile: int, acc: Any, peers: Peers) -> None:
+    """One task's sums, two columns a thread, and where they go."""
+    join_waves(c, p, acc, 2, lambda token, row, values: _push(c, task, tile * p.tokens + token, row, values, peers))
+
+
+@traced
+def _push(c: Context, task: Any, token: Any, row: Any, values: list[Any], peers: Peers) -> None:
+    """Two columns of the partial as one word of this rank's part of AR, to every rank, or to the columns' owner."""
+    column = task * ROWS + row
+    word = bf16_words(values)[0]
+    if token < c.key.tokens:
+        for i in range_constexpr(2):
+            dump(c, "partial", token * c.g.hidden + column + i, rnd(values[i]))
+        index = ar_index(c, c.args.rank, token, column >> 1)
+        sent = [disarmed(word) if c.key.sentinel else word]
+        if const_expr(c.key.two_shot):
+            send(c, peers.region(c, "AR", owner_of_task(c.key, Int32(task))), index, sent)
+        else:
+            for i in range_constexpr(c.key.ranks):
+                send(c, peers.region(c, "AR", other_rank(c, i)), index, sent)

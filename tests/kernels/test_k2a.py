@@ -1,0 +1,282 @@
+"""K2a's kernel in the simulator equals the kernel-order twin bit for bit, on every rank and all that it exposes.
+
+Quick: a cover of all pairs of options at the smallest size, each stage alone, every detector, the sentinel's corners,
+launches in a row that keep the reuse rule or break it. Slow: more values and sizes, random orders, full size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise as pairwise_of
+
+import numpy as np
+import pytest
+import torch
+
+import k3lab
+from k3lab.kernels import peers
+from k3lab.kernels.health import GaveUp
+from k3lab.kernels.host import Buffers
+from k3lab.sim.options import Options
+from k3lab.words import DISARMED
+from tests.cover import options_of, pairwise
+from tests.kernels.harness import DETECTORS, differences, mini_case
+from tests.kernels.k2a_cases import EVEN, FACTORS, ODD, ONE_HALF, QUICK, TINY, Chain
+
+# These need flydsl, which the harness asks for.
+from k3lab.backends import chain  # isort: skip
+from k3lab.backends.chain import simulated_chain  # isort: skip
+from k3lab.device import peers as device_peers  # isort: skip
+from k3lab.kernels.lowered import _text  # isort: skip
+from k3lab.lowering.parse import parse  # isort: skip
+from k3lab.sim.faults import SimFault  # isort: skip
+
+CASES, MORE = pairwise(QUICK), pairwise(FACTORS)
+VARIANTS = {
+    "one-tagged": {"shots": "one"},
+    "two-tagged": {"shots": "two"},
+    "one-sentinel": {"shots": "one", "sentinel": True},
+    "two-sentinel": {"shots": "two", "sentinel": True},
+}
+SMALL = {"tokens": 3, "nblocks": 2, "ranks": 2, "values": "outliers"}
+STAGES = ("o", "reduce", "slice", "gate", "mix")
+
+
+def faults(case, sim=None):
+    """Where any rank differs from the twin; nothing exposed may be missing but an armed AR."""
+    run, twin = k3lab.run("k2a", case, backend="sim", sim=sim, dumps=True), k3lab.run("k2a", case)
+    missing = set(twin.values) - set(run.values) - ({"AR"} if case.key.sentinel else set())
+    lines = [f"missing: {name}" for name in sorted(missing)]
+    for rank, values in enumerate(run.ranks):
+        lines += [f"rank {rank}: {line}" for line in differences(values, twin.ranks[rank])]
+    return lines
+
+
+def k2a_faults(sim=None, **options):
+    return faults(mini_case("k2a", **options), sim)
+
+
+def tiny_case(blocks=TINY.blocks, **options):
+    return k3lab.make_case("k2a", geometry=replace(TINY, blocks=blocks), **options)
+
+
+@pytest.mark.parametrize("labels", CASES, ids="-".join)
+def test_the_kernel_equals_the_twin(labels):
+    assert faults(tiny_case(seed=1, **options_of(QUICK, labels))) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_detector_is_silent(variant):
+    assert faults(tiny_case(**SMALL, **VARIANTS[variant]), Options(**DETECTORS)) == []
+
+
+@pytest.mark.parametrize("variant", ["one-tagged", "two-sentinel"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_on_its_own_equals_its_twin(stage, variant):
+    case = tiny_case(**SMALL, **VARIANTS[variant])
+    run, twin = k3lab.run_stage(f"k2a.{stage}", case, backend="sim"), k3lab.run("k2a", case)
+    assert len(run.ranks) == 2 and run.values
+    for rank, values in enumerate(run.ranks):
+        assert differences(values, twin.ranks[rank]) == []
+
+
+class TestWordsWithTheSentinelsBits:
+    """With the pair that the simulator's NaN make as the sentinel. Sent as it is, it would be waited for for ever."""
+
+    BITS = 0x7FC07FC0
+
+    @pytest.fixture(autouse=True)
+    def other_sentinel(self, monkeypatch):
+        monkeypatch.setattr(device_peers, "SENTINEL", self.BITS)
+        monkeypatch.setattr(peers, "SENTINEL", np.uint32(self.BITS))
+        monkeypatch.setattr(chain, "lowered", lambda launch, key, stages: parse(_text(launch, key, stages)))
+
+    def ranks(self, what, shots):
+        """Every partial is such a pair, or no partial but their sum: half of each pair is of one rank's making."""
+        case = tiny_case(ranks=2, tokens=2, nblocks=1, shots=shots, sentinel=True)
+        made = []
+        for rank, tensors in enumerate(case.ranks):
+            weights = tensors["w_o"].clone()
+            weights[slice(None) if what == "partial" else slice(rank, None, 2)] = float("nan")
+            key, given = replace(case.key, dumps=True), {**tensors, "w_o": weights}
+            made.append(Buffers.of(case.declaration, key, given))
+        peers.join(made)
+        for buffers in made:
+            buffers.tensors["peer_buffer"].view(torch.int32).fill_(self.BITS)
+        return made
+
+    @pytest.mark.parametrize("shots", ["one", "two"])
+    @pytest.mark.parametrize("what", ["partial", "sum"])
+    def test_they_arrive_as_nan_and_everything_is_armed_again(self, what, shots):
+        ranks = self.ranks(what, shots)
+        simulated_chain([ranks])
+        for values in peers.exposed(ranks):
+            assert all(values[name].isnan().all() for name in ("delta", "prefix", "x_out"))
+        if what == "sum":
+            deltas = [self.delta_words(buffers) for buffers in ranks]
+            assert np.array_equal(*deltas) and (deltas[0] == (DISARMED if shots == "two" else self.BITS)).all()
+
+    @pytest.mark.parametrize(("what", "shots"), [("partial", "one"), ("partial", "two"), ("sum", "two")])
+    def test_a_producer_that_does_not_disarm_them_hangs(self, what, shots, monkeypatch):
+        monkeypatch.setattr(device_peers, "DISARMED", self.BITS)
+        with pytest.raises(SimFault, match="deadlock"):
+            simulated_chain([self.ranks(what, shots)])
+
+    def delta_words(self, buffers):
+        place = next(place for place in buffers.local_places if place.name == "delta")
+        return buffers.tensors["locals"][place.offset : place.offset + place.nbytes].numpy().view(np.uint32)
+
+
+def reduce_alone(ranks=2, **options):
+    """A reduce that nobody has sent anything: its ranks' buffers, joined."""
+    case = tiny_case(ranks=ranks, tokens=2, nblocks=1, **options)
+    key = replace(case.key, dumps=True)
+    made = [Buffers.of(case.declaration, key, tensors, frozenset({"reduce"})) for tensors in case.ranks]
+    peers.join(made)
+    return made
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_partials_are_summed_in_rank_order(variant):
+    """256 + 1 lies between two bf16 values; what the other ranks add is lost there, unless it is summed first."""
+    source = torch.Generator().manual_seed(0)
+    scale = torch.ldexp(torch.ones(2, TINY.hidden), torch.randint(-9, 9, (2, TINY.hidden), generator=source))
+    scale = torch.where(torch.rand(2, TINY.hidden, generator=source) < 0.5, -scale, scale)
+    partials = [scale * part for part in (256.0, 1.0, *[2.0**-17] * 6)]
+    total, backwards, rotated = partials[0], partials[7], partials[1]
+    for rank in range(1, 8):
+        total, backwards = total + partials[rank], backwards + partials[7 - rank]
+        rotated = rotated + partials[(rank + 1) % 8]
+    assert all((total.bfloat16() != other.bfloat16()).all() for other in (backwards, rotated))
+    ranks = reduce_alone(ranks=8, **VARIANTS[variant])
+    peers.fill(ranks, [{"partial": partial} for partial in partials])
+    simulated_chain([ranks])
+    for values in peers.exposed(ranks):
+        assert torch.equal(values["delta"], total.bfloat16().float())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_bounded_wait_for_another_rank_is_given_up(variant):
+    """Nobody has sent anything: every attention CTA says what it waited for, and the launch ends."""
+    ranks = reduce_alone(**VARIANTS[variant], bounded=True)
+    for buffers in ranks:
+        buffers.numbers["wait_ticks"] = 5000
+    simulated_chain([ranks])
+    saw = "a word still armed" if "sentinel" in variant else r"tag 0 \(nothing yet\)"
+    with pytest.raises(GaveUp, match=rf"gave up waiting for pair \[\d, \d, \d+\] .* of region AR .* saw {saw}") as info:
+        ranks[1].check_health()
+    assert len(info.value.records) == TINY.na
+
+
+@pytest.mark.parametrize("steps", [EVEN, ODD], ids=["even", "odd"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_launches_in_a_row_keep_the_reuse_rule(variant, steps):
+    """Skewed as far as it lets them: one CTA of a rank goes on only when nothing else can."""
+    chain = Chain.of(steps, **VARIANTS[variant])
+    assert chain.run(hold=frozenset({(0, 0)}), scopes=True) == "right"
+    assert all((peer.data.numpy() == 0xFF).all() for peer in chain.peers if peer.armed)
+
+
+def test_builds_of_different_sizes_share_peer_buffers():
+    for variant in ("one-tagged", "two-sentinel"):
+        chain = Chain.of(ODD, tokens=(2, 5), **VARIANTS[variant])
+        assert chain.run(hold=frozenset({(1, 2)})) == "right", variant
+
+
+class TestTheReuseRuleBroken:
+    """The same half in launches that nothing lies between. The default order passes it; a directed one shows it."""
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_the_default_order_does_not_show_it(self, variant):
+        assert Chain.of(ONE_HALF, **VARIANTS[variant]).run() == "right"
+
+    def test_one_shot_tagged_hangs(self):
+        chain = Chain.of(ONE_HALF, **VARIANTS["one-tagged"])
+        assert chain.run(hold=frozenset({(0, 0)})) == "deadlock"
+        assert not [found for found in chain.wrong() if found[0] == 0 and found[1] == 1]
+
+    def test_one_shot_sentinel_gives_wrong_values_in_launches_that_finish(self):
+        """The held CTA takes the words of the launch after; only the last launch finds none left."""
+        chain = Chain.of(ONE_HALF, **VARIANTS["one-sentinel"])
+        assert chain.run(hold=frozenset({(0, 0)})) == "deadlock"
+        finished = [(launch, rank) for launch, rank, name in chain.wrong() if name == "x_out"]
+        assert {(0, 0), (1, 0)} <= set(finished) and (0, 1) not in finished
+
+    def test_two_shot_sentinel_hangs(self):
+        """A late re-arming wipes the next word."""
+        assert Chain.of(ONE_HALF, **VARIANTS["two-sentinel"]).run(hold=frozenset({(0, 0)})) == "deadlock"
+
+    @pytest.mark.parametrize("slot", [(0, 0), (1, 0), (1, 5)])
+    def test_two_shot_tagged_protects_itself(self, slot):
+        """Whoever has finished it knows that every owner has read all partials."""
+        assert Chain.of(ONE_HALF, **VARIANTS["two-tagged"]).run(hold=frozenset({slot})) == "right"
+
+
+def test_stamps_of_every_point_are_written_and_a_skipped_one_is_zero():
+    case = tiny_case(timeline=True, bounded=True, **SMALL)  # the simulator's clock moves where bounded waits read it
+    points, na = case.declaration.stamps, case.key.geometry.na
+    for stamps in k3lab.run("k2a", case, backend="sim").rank_stamps:
+        attention, gemv = stamps[:na], stamps[na:]
+        times = [attention[:, points.index(p)] for p in ("start", "reduced", "slice_gate", "mix")]
+        assert all((a <= b).all() for a, b in pairwise_of(times)) and (times[1] > 0).all()
+        assert (attention[:, points.index("pushed")] == 0).all() and (gemv[:, points.index("mix")] == 0).all()
+        staged, pushed = (gemv[:, points.index(p)] for p in ("core_staged", "pushed"))
+        assert (pushed >= staged).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", ["normal", "huge", "tiny", "constant", "specials:infinities", "specials:nans"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_kernel_equals_the_twin_on_more_values(variant, values):
+    assert k2a_faults(tokens=5, nblocks=3, ranks=2, values=values, **VARIANTS[variant]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", MORE, ids="-".join)
+def test_the_kernel_equals_the_twin_at_mini_size(labels):
+    assert k2a_faults(seed=2, **options_of(FACTORS, labels)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("tokens", [16, 33, 64])
+def test_every_number_of_tokens(variant, tokens):
+    assert k2a_faults(tokens=tokens, nblocks=8, ranks=2, values="outliers", **VARIANTS[variant]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"schedule": "random", "seed": 2}, {"memory": "relaxed", "seed": 1}], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_other_orders_of_events_give_the_same_bits_and_no_finding(variant, how):
+    case = tiny_case(**SMALL, **VARIANTS[variant])
+    assert faults(case, Options(**how, **DETECTORS)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(4))
+def test_launches_in_a_row_under_drawn_adversaries(variant, seed):
+    assert Chain.of(ODD, **VARIANTS[variant]).run(schedule="adversarial", seed=seed, **DETECTORS) == "right"
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_full_size_on_eight_ranks_equals_the_twin(variant):
+    case = k3lab.make_case("k2a", tokens=4, nblocks=4, **VARIANTS[variant])
+    assert len(case.ranks) == 8 and faults(case) == []
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("sentinel", [False, True])
+@pytest.mark.parametrize("tokens", [1, 4, 8, 16])
+def test_full_size_takes_no_scratch_memory_and_spills_nothing(tokens, sentinel):
+    from k3lab.geometry import Geometry
+    from k3lab.kernels.lowered import lowered
+    from k3lab.launches import K2A
+    from k3lab.lowering.isa import cached_isa
+
+    key = K2A.key(Geometry.k3(), tokens=tokens, nblocks=8, sentinel=sentinel)
+    taken = cached_isa(lowered(K2A, key)).resources["attn_post"]
+    assert (taken.vgpr_spills, taken.sgpr_spills, taken.scratch) == (0, 0, 0)
