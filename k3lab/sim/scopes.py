@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3lab.sim.fleet import Fleet
-from k3lab.sim.regions import RegionMap
+from k3lab.sim.regions import NOWHERE, RegionMap
 from k3lab.sim.touch import SYSTEM, WORD, Found, Touch, words_of
 
 I64 = NDArray[np.int64]
@@ -16,7 +16,7 @@ NOBODY = -1
 
 
 class Scopes:
-    """Watches accesses to pairs and flags."""
+    """Watches accesses to pairs and flags, and stores to rows that flags guard."""
 
     def __init__(self, fleet: Fleet, regions: RegionMap) -> None:
         self._regions = regions
@@ -25,6 +25,8 @@ class Scopes:
 
     def see(self, touch: Touch, region: Numbers, found: Found) -> None:
         """Report an access that does not reach far enough."""
+        if touch.what == "store":
+            self._check_rows(touch, region, found)
         if not self._regions.handed[region].any():
             return
         self._check_region(touch, region, found)
@@ -34,9 +36,17 @@ class Scopes:
             if touch.what != "load":
                 self._note(touch)
 
+    def _check_rows(self, touch: Touch, region: Numbers, found: Found) -> None:
+        """Rows that a flag guards: drained or not, a store without their scope stays in this die's cache."""
+        self._check(touch, region, np.where(self._regions.guard != NOWHERE, self._regions.policy, 0), found)
+
     def _check_region(self, touch: Touch, region: Numbers, found: Found) -> None:
+        self._check(touch, region, np.where(self._regions.handed, self._regions.policy, 0), found)
+
+    def _check(self, touch: Touch, region: Numbers, policies: Numbers, found: Found) -> None:
+        """Report an access that lacks what `policies` asks of its region."""
         regions = self._regions
-        wanted = np.where(regions.handed, regions.policy, 0)[region]
+        wanted = policies[region]
         short = _by_word(wanted & ~touch.policy != 0, touch)
         if not short.any():
             return

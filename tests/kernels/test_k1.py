@@ -76,6 +76,30 @@ def test_zeros_tell_a_sum_from_zero_from_one_from_its_first_value():
     assert faults_of(with_tensors(case, **zeros)) == []
 
 
+@pytest.mark.parametrize("values", ["adversarial", "ties"])
+def test_another_order_of_a_long_sum_would_show(values):
+    """Cancelling sums and hunted ties, and so many values that one ulp before a bf16 rounding turns some of them."""
+    assert k1_faults(tokens=64, qlen=1, nblocks=1, values=values, seed=3) == []
+
+
+def test_norm_weights_that_overflow_when_taken_first():
+    """(o r) w is finite where r w is not."""
+    case = mini_case("k1", **SMALL, values="normal", null="none")
+    assert faults_of(with_tensors(case, on_w=torch.full_like(case.tensors["on_w"], 2.5e38))) == []
+
+
+def test_a_slice_that_comes_last_is_waited_for_in_every_step():
+    """CTA 1 goes on only when nothing else can, so its pairs of the step before lie there when others first look."""
+    cases = [mini_case("k1", seed=seed, tokens=4, qlen=4, nblocks=2) for seed in range(2)]
+    buffers = Buffers.of(cases[0].declaration, cases[0].key, cases[0].ranks[0])
+    for step, case in enumerate(cases):
+        for name, tensor in case.tensors.items():
+            buffers.tensors[name].copy_(tensor)
+        buffers.tensors["epoch"].fill_(1 + step)
+        simulated(buffers, Options(hold=frozenset({1})))
+        assert differences(buffers.exposed(), k3lab.run("k1", case).values) == []
+
+
 def test_null_slots_of_every_kind_and_slot_zero_is_never_stored():
     """Conv slot, initial slot and a later target are null or not, each on its own."""
     kinds = list(product((False, True), repeat=3))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.k1_mutants import CAUGHT, EQUIVALENT
+from tests.kernels.k1_mutants import CAUGHT, EQUIVALENT, PAIR
 from tests.mutation import Mutant, make_copy, named, run_with
 
 SAMPLE = ("columns in pairs", "tag of the epoch before", "no drain before the flag")
@@ -19,11 +19,12 @@ ALL = CAUGHT + EQUIVALENT
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    return make_copy(tmp_path_factory.mktemp("mutants"), "cover.py", "kernels")
+    return make_copy(tmp_path_factory.mktemp("mutants"), "cover.py", "kernels", "device", "sim")
 
 
 def outcome(copy: Path, mutant: Mutant) -> subprocess.CompletedProcess:
-    return run_with(copy, mutant, "kernels/test_k1.py", mutant.tests, "not full and not slow")
+    file = "device/test_mailbox.py" if mutant.tests == PAIR else "kernels/test_k1.py"
+    return run_with(copy, mutant, file, mutant.tests, "not full and not slow")
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=named)
