@@ -81,7 +81,10 @@ def _scratch_regions(steps: Sequence[Sequence[Buffers]], names: _Names) -> Itera
             for place in buffers.places:
                 kind: Kind = "rows" if place.name in guards else "flags" if place.name in flags else "pairs"
                 guard = guards[place.name] + suffix if place.name in guards else None
-                yield SharedRegion(place.name + suffix, where, place.offset, place.nbytes, kind, guard, rank=rank)
+                empty = place.name in guards and place.name in buffers.written  # until this launch has written it
+                yield SharedRegion(
+                    place.name + suffix, where, place.offset, place.nbytes, kind, guard, rank=rank, scratch=empty
+                )
         for plain in launch.rows:
             if plain.output:
                 tensor = buffers.tensors[plain.name]

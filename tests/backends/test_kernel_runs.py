@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import k3lab
+from k3lab.backends import chain
 from k3lab.backends.sim import Options
 from k3lab.errors import BackendUnavailable, BadInput
-from k3lab.kernels import lowered
+from k3lab.kernels import lowered, peers
 from k3lab.kernels.host import Buffers
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
@@ -79,6 +80,19 @@ def test_two_ranks(bench):
     case, twin = bench.case("k2a", ranks=2), bench.twin("k2a", ranks=2)
     run = k3lab.run("k2a", case, backend="sim", dumps=True)
     assert len(run.ranks) == 2 and bench.differing(run, twin) == {}
+
+
+@pytest.mark.parametrize("stages", [None, frozenset({"qb", "uk"})], ids=["whole", "qb+uk"])
+def test_rows_that_a_build_writes_hold_nothing_before_on_every_rank(bench, monkeypatch, stages):
+    """So that a read of a byte that nothing has written is found; what other stages would write is there."""
+    case = bench.case("m1a", ranks=2)
+    ranks = [Buffers.of(case.declaration, case.key, tensors, stages) for tensors in case.ranks]
+    peers.join(ranks)
+    seen = []
+    monkeypatch.setattr(chain, "simulate_chain", lambda *args, regions, **more: seen.extend(regions))
+    chain.simulated_chain([ranks])
+    empty = {(region.rank, region.name) for region in seen if region.scratch}
+    assert empty == (set() if stages else {(rank, name) for rank in range(2) for name in ("x", "QC")})
 
 
 @pytest.mark.parametrize(
