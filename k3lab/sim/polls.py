@@ -7,7 +7,7 @@ load in it gave is followed to where it meets a value that no load gave: by equa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,17 +28,24 @@ SHOWN, MEMBERS = 8, 8  # of a list
 LDS = 3
 MOVES = ("llvm.extractelement", "llvm.bitcast", "llvm.trunc", "llvm.zext", "llvm.sext", "llvm.lshr", "llvm.freeze")
 MEETINGS = ("llvm.icmp", "llvm.xor", "llvm.sub")
+JOINS = ("llvm.and", "llvm.or")
+EQUAL = 0  # of the predicates
 UNIT = {"pairs": "pair", "flags": "flag", "rows": "byte"}
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where part of what was loaded, `offset` bytes into it, meets another value; values are SSA numbers."""
+    """Where part of what was loaded, `offset` bytes into it, meets another value; values are SSA numbers.
+
+    Attributes:
+        change: whether the loop goes on while the two are equal.
+    """
 
     load: Op
     offset: int
     seen: int
     wanted: int
+    change: bool
 
 
 def awaited(engine: Engine, cohort: Cohort) -> str:
@@ -47,7 +54,10 @@ def awaited(engine: Engine, cohort: Cohort) -> str:
     try:
         values = _values(engine, cohort, body)
         words: dict[tuple[str, str, str], list[int]] = {}  # places, by where they are, in what unit, and what is wrong
-        for met in _meetings(engine, body):
+        meetings = list(_meetings(engine, body))
+        if not any(True for met in meetings for _ in _words(engine, cohort, met, values)):
+            meetings = [replace(met, change=not met.change) for met in meetings]  # it goes on as nothing here explains
+        for met in meetings:
             for place, where in _words(engine, cohort, met, values):
                 words.setdefault(where, []).append(place)
     except Exception:  # a report of a fault must not end in another one
@@ -71,6 +81,7 @@ class _Probe(Step):
         super().__init__(engine, cohort, ops)
         self.kept = kept
         self.strict = self.follows_poison = False
+        self.meter = None
         if self.watch is not None:
             self.watch = _View(self.watch)  # type: ignore[assignment]
 
@@ -122,7 +133,23 @@ def _meetings(engine: Engine, body: frozenset[int]) -> Iterator[Meeting]:
             loaded = [value in parts for value in op.operands]
             if op.name in MEETINGS and sorted(loaded) == [False, True] and op.operand_types[0].nbytes > 1:
                 seen, wanted = sorted(op.operands, key=lambda value: value not in parts)
-                yield Meeting(*parts[seen], seen, wanted)
+                yield Meeting(*parts[seen], seen, wanted, _change(engine, body, op))
+
+
+def _change(engine: Engine, body: frozenset[int], op: Op) -> bool:
+    """Whether the loop goes on while both operands are equal.
+
+    A comparison says so of itself, or of the branch that it comes to through `JOINS`; anything else keeps its sense.
+    """
+    equal = op.name == "llvm.icmp" and op.attrs["predicate"] == EQUAL
+    joined, leaves = set(op.results), False
+    for code in (engine.linked.codes[block] for block in sorted(body)):
+        for other in code.block.ops:
+            if other.name in JOINS and joined.intersection(other.operands):
+                joined |= set(other.results)
+        if code.end.name == "llvm.cond_br" and code.end.operands[0] in joined:
+            leaves |= code.edges[0].target not in body
+    return equal != leaves
 
 
 def _parts(engine: Engine, body: frozenset[int]) -> dict[int, tuple[Op, int]]:
@@ -163,13 +190,11 @@ def _words(
     address = np.broadcast_to(_address(met.load, values) + met.offset, shape)
     seen, wanted = (np.broadcast_to(values[value], shape) for value in (met.seen, met.wanted))
     here = np.ones(shape, bool) if cohort.mask is None else cohort.mask
-    late = here & (seen != wanted)
-    other = not late.any()  # it waits for anything but this
-    rows, lanes = np.nonzero(here if other else late)
+    rows, lanes = np.nonzero(here & ((seen == wanted) == met.change))
     _, first = np.unique(address[rows, lanes], return_index=True)
     for i in np.sort(first):
         at = rows[i], lanes[i]
-        expected = f"other than {wanted[at]}" if other else str(wanted[at])
+        expected = f"other than {wanted[at]}" if met.change else str(wanted[at])
         place, region, unit = _named(engine, int(address[at]))
         yield place, (region, unit, f"expected {expected}, seen {seen[at]}")
 

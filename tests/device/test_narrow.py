@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from k3lab.formats import E2M1, E8M0, FP8_E4M3, bf16_bits, bf16_values, mx
+from k3lab.formats import E2M1, E8M0, FP8_E4M3, bf16_bits, bf16_pack, bf16_values, mx
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 
@@ -26,12 +26,14 @@ def test_fp8_saturates_and_keeps_nans():
 
 
 def test_mxfp4_blocks():
-    """Scales by the `even` rule, elements as the format rounds them; zeros, tiny and huge blocks among them."""
-    x = bf16_values(bf16_bits(floats(2, 64, 32)))
+    """Scales by the `even` rule, elements as the format rounds them; zeros, tiny and huge blocks, NaN and infinity."""
+    x = floats(2, 64, 32)
     x[0], x[1], x[2] = 0.0, x[1] * F32(1e30), x[2] * F32(1e-30)
+    x = bf16_values(bf16_bits(x))
     x[3, :4] = [1.75, -0.25, 0.75, 3.5]
-    pairs = np.ascontiguousarray(bf16_bits(x).astype(np.uint16)).view(np.int32)
-    out = run("mxfp4", pairs.T, 5)
+    for row, first in enumerate((0x7FC0, 0x7F80, 0xFF80, 0x7FDF, 0x7FE0), start=4):  # 0x7FE0 rolls over to code 1
+        x[row, :2] = bf16_values(np.array([first, 0x3F80], np.uint16))
+    out = run("mxfp4", bf16_pack(x).view(np.int32).T, 5)
     expected, scales = mx.quantise(x)
     agree(out[:1], [scales[:, 0].astype(np.int32)])
     packed = np.ascontiguousarray(out[1:].T).view(np.uint8)

@@ -1,4 +1,4 @@
-"""The README's table of what K1 takes is what the compiler makes of it now."""
+"""The README's tables of what the kernels take are what the compiler makes of them now."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ from pathlib import Path
 import pytest
 
 from k3lab.cli import compile as command
-from k3lab.launches import get
+from k3lab.launches import LAUNCHES
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower the kernels")
 
 README = Path(__file__).parents[2] / "README.md"
-BEGIN, END = "<!-- k3lab compile k1 --nblocks 8 --table -->", "<!-- end of the table -->"
+END = "<!-- end of the table -->"
 DESCRIBED = {"nblocks": 8}
+each_launch = pytest.mark.parametrize("launch", LAUNCHES)
 
 
-def printed() -> list[str]:
+def printed(launch: str) -> list[str]:
     lines = README.read_text(encoding="utf-8").splitlines()
-    return lines[lines.index(BEGIN) + 1 : lines.index(END)]
+    begin = lines.index(f"<!-- k3lab compile {launch} --nblocks 8 --table -->")
+    return lines[begin + 1 : lines.index(END, begin)]
 
 
-def test_one_row_is_current():
-    row = command.table_row(get("k1"), DESCRIBED, 4)
-    assert command._line(row) == printed()[2 + command.TABLE_TOKENS.index(4)]
+@each_launch
+def test_one_row_is_current(launch):
+    row = command.table_row(LAUNCHES[launch], DESCRIBED, 4)
+    assert command._line(row) == printed(launch)[2 + command.TABLE_TOKENS.index(4)]
 
 
 @pytest.mark.slow
-def test_the_table_is_current():
-    assert command.resource_table("k1", DESCRIBED) == printed()
+@each_launch
+def test_the_table_is_current(launch):
+    assert command.resource_table(launch, DESCRIBED) == printed(launch)
 
 
-def test_no_row_has_spills_or_more_than_the_device_has():
-    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in printed())
+@each_launch
+def test_no_row_has_spills_or_more_than_the_device_has(launch):
+    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in printed(launch))
     for row in rows:
         figures = dict(zip(heads, map(int, row), strict=True))
         assert figures["spills"] == figures["scratch"] == 0 and figures["AGPR"] == 0

@@ -20,6 +20,14 @@ from k3lab.sim.options import Options
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 
 DETECTORS = {"races": True, "global_races": True, "guards": True, "scopes": True}
+ORDERS = {
+    "random": lambda seed: {"schedule": "random", "seed": 3 * seed + seed % 2},
+    "fine": lambda seed: {"schedule": "random", "seed": 3 * seed + 2},  # wave by wave
+    "adversarial": lambda seed: {"schedule": "adversarial", "seed": seed},
+    "relaxed": lambda seed: {"memory": "relaxed", "seed": seed},
+    "relaxed-random": lambda seed: {"memory": "relaxed", "schedule": "random", "seed": 3 * seed + seed % 2},
+}
+"""Options of the simulator by seed: every third random order is the fine one."""
 BUILD = ("dumps", "timeline", "bounded", "token_tile", "prefetch", "kda0", "gate_local", "blocks")
 """Options of a build alone: no result depends on them."""
 

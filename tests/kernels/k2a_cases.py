@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
-import torch
-
 import k3lab
+from k3lab import Case
 from k3lab.backends.chain import simulated_chain
 from k3lab.backends.run import Run
 from k3lab.geometry import Geometry
@@ -17,6 +18,14 @@ from k3lab.kernels.host import Buffers
 from k3lab.sim.faults import SimFault
 from k3lab.sim.options import Options
 from tests.cover import Factors
+from tests.kernels.harness import differences
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "one-tagged": {"shots": "one"},
+    "two-tagged": {"shots": "two"},
+    "one-sentinel": {"shots": "one", "sentinel": True},
+    "two-sentinel": {"shots": "two", "sentinel": True},
+}
 
 QUICK: Factors = {
     "values": {name: {"values": name} for name in ("outliers", "ties", "specials")},
@@ -65,6 +74,18 @@ ONE_HALF: tuple[Step, ...] = tuple((1, slot, 2, 0) for slot in (0, 1, 2))
 """The reuse rule broken: launches of an epoch that all take the same half."""
 
 
+def in_turn(count: int, uses: int, epoch: int = 1) -> tuple[Step, ...]:
+    """`count` launches from step `epoch` on, `uses` a step."""
+    return tuple((epoch + i // uses, i % uses, uses, i % uses) for i in range(count))
+
+
+@lru_cache(maxsize=64)
+def _case(options: frozenset[tuple[str, Any]]) -> tuple[Case, Run]:
+    """A case and its twin's run."""
+    case = k3lab.make_case("k2a", **dict(options))
+    return case, k3lab.run("k2a", case)
+
+
 @dataclass
 class Chain:
     """Launches in a row on every rank, each with inputs of its own, on one scratch a rank and the same peer buffers."""
@@ -74,38 +95,52 @@ class Chain:
     peers: list[peers.PeerBuffer]
 
     @classmethod
-    def of(cls, steps: Sequence[Step], tokens: Sequence[int] = (2,), **options: Any) -> Chain:
-        """Launch i has `tokens[i mod their number]` tokens; builds of different sizes have scratch of their own."""
+    def of(
+        cls,
+        steps: Sequence[Step],
+        tokens: Sequence[int] = (2,),
+        seeds: Sequence[int] | None = None,
+        after: Chain | None = None,
+        **options: Any,
+    ) -> Chain:
+        """Launch i has `tokens[i mod their number]` tokens; builds of different sizes have scratch of their own.
+
+        Args:
+            seeds: of each launch's inputs; its number, if None.
+            after: launches that have run, on whose memory these go on.
+        """
         given = {"geometry": TINY, "nblocks": 1, "ranks": 2, **options}
-        sizes = [tokens[i % len(tokens)] for i in range(len(steps))]
-        cases = [k3lab.make_case("k2a", tokens=size, seed=i, **given) for i, size in enumerate(sizes)]
+        seeds = range(len(steps)) if seeds is None else seeds
+        sizes = [{"tokens": tokens[i % len(tokens)], "seed": seed} for i, seed in enumerate(seeds)]
+        cases, twins = zip(*(_case(frozenset((given | size).items())) for size in sizes), strict=True)
         launch, keys = cases[0].declaration, [replace(case.key, dumps=True) for case in cases]
-        shared = [peers.PeerBuffer.of(launch, keys[0], 16) for _ in cases[0].ranks]
+        shared = after.peers if after else [peers.PeerBuffer.of(launch, keys[0], 16) for _ in cases[0].ranks]
         made: list[list[Buffers]] = []
         for case, key, (epoch, slot, uses, use) in zip(cases, keys, steps, strict=True):
             ranks = [Buffers.of(launch, key, tensors) for tensors in case.ranks]
-            for rank, buffers in enumerate(ranks):
+            before = next((old for old in chain(after.steps if after else (), made) if old[0].key == key), ranks)
+            for buffers, old in zip(ranks, before, strict=True):
                 buffers.next_step(epoch=epoch, slot=slot)
-                if made and made[0][rank].key == key:
-                    buffers.tensors["scratch"] = made[0][rank].tensors["scratch"]
+                buffers.tensors["scratch"] = old.tensors["scratch"]
             peers.join(ranks, shared, uses, use)
             made.append(ranks)
-        return cls(made, [k3lab.run("k2a", case) for case in cases], shared)
+        return cls(made, list(twins), shared)
 
     def run(self, **options: Any) -> str:
-        """`right`, `wrong`, or the kind of finding that stopped the simulation."""
+        """`right`, `wrong`, or the kind of the first finding."""
         try:
-            simulated_chain(self.steps, Options(**options))
+            engine = simulated_chain(self.steps, Options(**options))
         except SimFault as fault:
             return fault.finding.kind
-        return "wrong" if self.wrong() else "right"
+        kinds = [finding.kind for finding in engine.findings]
+        return kinds[0] if kinds else "wrong" if self.wrong() else "right"
 
     def wrong(self) -> list[tuple[int, int, str]]:
-        """Launch, rank and name of what differs from the twin."""
+        """Launch, rank and name of what differs from the twin, by bits."""
         return [
             (i, rank, name)
             for i, (ranks, twin) in enumerate(zip(self.steps, self.twins, strict=True))
             for rank, buffers in enumerate(ranks)
             for name in ("prefix", "x_out")
-            if not torch.equal(buffers.tensors[name].float(), twin.ranks[rank][name])
+            if differences({name: buffers.tensors[name].float()}, twin.ranks[rank])
         ]

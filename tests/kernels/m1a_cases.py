@@ -13,11 +13,14 @@ from k3lab import Case
 from k3lab.arith import KernelOrder
 from k3lab.arith.orders import waves_of_256
 from k3lab.cases.ties import MANTISSAS
+from k3lab.formats import E2M1, E8M0
 from k3lab.formats.tensor import bf16_round
-from k3lab.geometry import MX_BLOCK
+from k3lab.geometry import MX_BLOCK, NOPE
 from tests.cover import Factors
 
 Tensors = Mapping[str, torch.Tensor]
+
+ONE = int(E2M1.encode(np.float32(1)))
 
 PREFIX: Factors = {"prefix": {"delta": {}, "plain": {"delta": False}}}
 BUILDS: Factors = {
@@ -112,3 +115,43 @@ def lone_slot(case: Case) -> Case:
     slots = torch.full_like(case.tensors["slots"], -1)
     slots[len(slots) // 2] = case.tensors["kv_cache"].shape[:2].numel() - 1
     return replace(case, tensors={**case.tensors, "slots": slots})
+
+
+def w_k_of_unity(case: Case) -> Case:
+    """W_K that copies: row r of the latent is q_nope's column r, for the first 128, and the others are 0."""
+    codes = torch.zeros_like(case.tensors["w_k"])
+    columns = torch.arange(NOPE)
+    codes[:, columns, columns // 2] = (ONE << 4 * (columns % 2)).to(torch.uint8)
+    scales = torch.full_like(case.tensors["w_k_scale"], E8M0.bias)
+    return replace(case, tensors={**case.tensors, "w_k": codes, "w_k_scale": scales})
+
+
+TOP = 2.0**126
+"""The scale of the largest magnitudes, codes 253."""
+LOW = 2.0**-126
+"""The scale of code 1."""
+STATED_BLOCKS: dict[str, tuple[list[float], list[float]]] = {
+    "all zero": ([0.0], [0.0]),
+    "all minus zero": ([-0.0] * MX_BLOCK, [0.0]),
+    "amax a subnormal": ([1.5 * LOW / 4, -LOW / 2, LOW / 4], [LOW / 2, -LOW / 2, 0.0]),
+    "amax below code 1's reach": ([1.75 / 2 * LOW, 0.75 * LOW], [LOW, LOW]),
+    "amax below 1.75": ([1.7421875, 1.25, -0.375, -0.0], [1.5, 1.0, -0.375, 0.0]),
+    "amax 1.75": ([1.75, 1.25, -0.375, -0.0], [2.0, 1.0, -0.5, 0.0]),
+    "amax -1.75": ([-1.75, 1.25], [-2.0, 1.0]),
+    "saturates": ([13.9375, -13.5, 13.0, 0.5], [12.0, -12.0, 12.0, 0.0]),
+    "the largest bf16": ([255 / 128 * 2 * TOP, 2.5 * TOP, TOP], [np.inf, 2.0 * TOP, TOP]),
+    "NaN": ([np.nan, 1.0, -3.0 * TOP], [0.0, 0.0, -3.0 * TOP]),
+    "infinity": ([np.inf, 1.0], [np.inf, 0.0]),
+    "minus infinity and NaN": ([-np.inf, np.nan, 3.0 * TOP], [-np.inf, 0.0, 3.0 * TOP]),
+}
+"""Blocks of q_nope, zeros left out at the end, and what MXFP4 holds of them; 4 x 2^126 and more is infinite in fp32."""
+
+
+def stated_blocks(shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
+    """`STATED_BLOCKS`, given and held, each in a head of its own with 3 blocks of 0; `shape: [S, HEADS, 128]`."""
+    given, held = torch.zeros(2, *shape)
+    for place, (values, kept) in enumerate(STATED_BLOCKS.values()):
+        head, begin = divmod(place, shape[1]), place % (NOPE // MX_BLOCK) * MX_BLOCK
+        given[head][begin : begin + len(values)] = torch.tensor(values)
+        held[head][begin : begin + len(kept)] = torch.tensor(kept)
+    return given, held

@@ -17,6 +17,7 @@ from k3lab.sim.options import Options
 from tests.cover import options_of, pairwise
 from tests.kernels.harness import (
     DETECTORS,
+    ORDERS,
     Buffers,
     differences,
     exposed,
@@ -187,3 +188,11 @@ def test_full_size_equals_the_twin_at_every_s(tokens, qlen):
 @pytest.mark.parametrize("labels", CASES, ids="-".join)
 def test_the_kernel_equals_the_twin_on_more_seeds(labels, seed):
     assert k1_faults(seed=seed, **options_of(FACTORS, labels)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["random", "fine", "adversarial", "relaxed", "relaxed-random"])
+@pytest.mark.parametrize("labels", CASES, ids="-".join)
+def test_every_option_under_other_orders_of_events_and_no_finding(labels, how):
+    seed = CASES.index(labels)
+    assert k1_faults(Options(**ORDERS[how](seed), **DETECTORS), seed=1, **options_of(FACTORS, labels)) == []

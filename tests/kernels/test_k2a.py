@@ -1,11 +1,13 @@
 """K2a's kernel in the simulator equals the kernel-order twin bit for bit, on every rank and all that it exposes.
 
-Quick: a cover of all pairs of options at the smallest size, each stage alone, every detector, the sentinel's corners,
-launches in a row that keep the reuse rule or break it. Slow: more values and sizes, random orders, full size.
+Quick: a cover of all pairs of options at the smallest size, each stage alone, every detector, the variants against each
+other, the sentinel's corners, ranks that never arrive. Slow: more values and sizes, other orders, full size. Launches
+in a row are in `test_k2a_chains.py`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise as pairwise_of
 
@@ -17,11 +19,12 @@ import k3lab
 from k3lab.kernels import peers
 from k3lab.kernels.health import GaveUp
 from k3lab.kernels.host import Buffers
+from k3lab.layout import ARMED_GROUP
 from k3lab.sim.options import Options
 from k3lab.words import DISARMED
 from tests.cover import options_of, pairwise
-from tests.kernels.harness import DETECTORS, differences, mini_case
-from tests.kernels.k2a_cases import EVEN, FACTORS, ODD, ONE_HALF, QUICK, TINY, Chain
+from tests.kernels.harness import DETECTORS, ORDERS, differences, mini_case
+from tests.kernels.k2a_cases import FACTORS, QUICK, TINY, VARIANTS
 
 # These need flydsl, which the harness asks for.
 from k3lab.backends import chain  # isort: skip
@@ -32,14 +35,11 @@ from k3lab.lowering.parse import parse  # isort: skip
 from k3lab.sim.faults import SimFault  # isort: skip
 
 CASES, MORE = pairwise(QUICK), pairwise(FACTORS)
-VARIANTS = {
-    "one-tagged": {"shots": "one"},
-    "two-tagged": {"shots": "two"},
-    "one-sentinel": {"shots": "one", "sentinel": True},
-    "two-sentinel": {"shots": "two", "sentinel": True},
-}
 SMALL = {"tokens": 3, "nblocks": 2, "ranks": 2, "values": "outliers"}
 STAGES = ("o", "reduce", "slice", "gate", "mix")
+WAVES_APART = 4  # a seed for which waves of a workgroup go on their own
+MISSING = {"tagged": "expected 257, seen 0", "sentinel": "expected other than -1, seen -1"}
+"""What a deadlock's report says of a word of AR that has not come."""
 
 
 def faults(case, sim=None):
@@ -68,6 +68,25 @@ def test_the_kernel_equals_the_twin(labels):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_detector_is_silent(variant):
     assert faults(tiny_case(**SMALL, **VARIANTS[variant]), Options(**DETECTORS)) == []
+
+
+def agree(values, options):
+    """Whether every variant leaves the same bits on every one of four ranks: two would sum the same in either order."""
+    given = {"tokens": 2, "nblocks": 1, "ranks": 4, "values": values}
+    cases = [tiny_case(**given, **variant) for variant in VARIANTS.values()]
+    found = []
+    for case in cases:
+        for tensors, others in zip(case.ranks, cases[0].ranks, strict=True):
+            assert all(differences({name: tensors[name]}, others) == [] for name in tensors)
+        run = k3lab.run("k2a", case, backend="sim", sim=options, dumps=True)
+        assert run.provenance["simulation"]["findings"] == []
+        found += [{name: rank[name].view(torch.int32) for name in ("prefix", "x_out", "delta")} for rank in run.ranks]
+    assert len(found) == 4 * len(VARIANTS)
+    return all(torch.equal(held[name], found[0][name]) for held in found for name in found[0])
+
+
+def test_one_shot_two_shot_and_the_sentinel_agree_on_every_rank():
+    assert agree("outliers", Options())
 
 
 @pytest.mark.parametrize("variant", ["one-tagged", "two-sentinel"])
@@ -127,9 +146,9 @@ class TestWordsWithTheSentinelsBits:
         return buffers.tensors["locals"][place.offset : place.offset + place.nbytes].numpy().view(np.uint32)
 
 
-def reduce_alone(ranks=2, **options):
+def reduce_alone(ranks=2, tokens=2, **options):
     """A reduce that nobody has sent anything: its ranks' buffers, joined."""
-    case = tiny_case(ranks=ranks, tokens=2, nblocks=1, **options)
+    case = tiny_case(ranks=ranks, tokens=tokens, nblocks=1, **options)
     key = replace(case.key, dumps=True)
     made = [Buffers.of(case.declaration, key, tensors, frozenset({"reduce"})) for tensors in case.ranks]
     peers.join(made)
@@ -156,6 +175,93 @@ def test_partials_are_summed_in_rank_order(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_negative_zeros_add_up_to_one(variant):
+    """A sum that started from 0.0 would be +0.0."""
+    partials = torch.full((2, TINY.hidden), -0.0)
+    ranks = reduce_alone(**VARIANTS[variant])
+    peers.fill(ranks, [{"partial": partials}] * 2)
+    simulated_chain([ranks])
+    for values in peers.exposed(ranks):
+        assert differences({"delta": values["delta"]}, {"delta": partials}) == []
+
+
+@pytest.mark.parametrize("variant", ["one-sentinel", "two-sentinel"])
+def test_words_of_a_second_round_are_armed_once_every_wave_has_read_them(variant):
+    """With 17 tokens all waves poll the last item in the second round, and one of them arms it."""
+    ranks = reduce_alone(tokens=17, **VARIANTS[variant])
+    partials = torch.arange(17.0)[:, None].expand(17, TINY.hidden)
+    peers.fill(ranks, [{"partial": partials}] * 2)
+    simulated_chain([ranks], Options(schedule="random", seed=WAVES_APART))
+    for values in peers.exposed(ranks):
+        assert torch.equal(values["delta"], 2 * partials)
+
+
+class TestARankThatNeverArrives:
+    """A release build waits for ever, and the simulator's report names the wait; a bounded one says so itself."""
+
+    def ranks(self, **options):
+        """Rank 1 sends no partials."""
+        case = tiny_case(tokens=2, nblocks=1, ranks=2, **options)
+        stages = [frozenset({"o", "reduce"}), frozenset({"reduce"})]
+        pairs = zip(case.ranks, stages, strict=True)
+        made = [Buffers.of(case.declaration, case.key, tensors, mine) for tensors, mine in pairs]
+        peers.join(made)
+        return made
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_a_release_build_ends_in_a_report_of_its_words(self, variant):
+        with pytest.raises(SimFault) as info:
+            simulated_chain([self.ranks(**VARIANTS[variant])])
+        waits = self.awaited(str(info.value))
+        first = own = TINY.hidden  # rank 0's words come first: 2 tokens of half as many
+        if "two" in variant:  # rank 1 sums the second half of the columns; a group of armed words holds both tokens'
+            own = first + TINY.hidden // 4 * (2 if "sentinel" in variant else 1)
+        assert {(rank, word) for rank, word, _ in waits} >= {(0, first), (1, own)}
+        assert {what for *_, what in waits} == {MISSING["sentinel" if "sentinel" in variant else "tagged"]}
+
+    @pytest.mark.parametrize("word", [256, 257])
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_a_word_that_never_comes_is_named_alone(self, variant, word):
+        """Either of the two that a thread takes: whichever comes last is waited for."""
+        ranks = reduce_alone(**VARIANTS[variant])
+        peers.fill(ranks, [{"partial": torch.ones(2, TINY.hidden)}] * 2)
+        number = self.unsend(ranks[word // (TINY.hidden // 4)], source=1, token=1, word=word)
+        with pytest.raises(SimFault) as info:
+            simulated_chain([ranks])
+        waits = self.awaited(str(info.value))
+        what = MISSING["sentinel" if "sentinel" in variant else "tagged"]
+        assert (1, number, what) in waits and len(waits) == (2 if "two" in variant else 1), waits
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_a_bounded_build_says_whom_it_waited_for(self, variant):
+        ranks = self.ranks(**VARIANTS[variant], bounded=True)
+        for buffers in ranks:
+            buffers.numbers["wait_ticks"] = 5000
+        simulated_chain([ranks])
+        with pytest.raises(GaveUp, match=r"CTA \d gave up waiting for pair \[1, \d, \d+\] .* of region AR") as info:
+            ranks[0].check_health()
+        first = info.value.records[0]
+        assert (first.region, first.index[0], len(info.value.records)) == ("AR", 1, TINY.na)
+
+    def unsend(self, buffers, source, token, word):
+        """Take back what was sent as a word of AR; returns its number."""
+        half = buffers.tensors["peer_buffer"][1].view(torch.int32)
+        if buffers.key.sentinel:
+            group = source * (TINY.hidden // 2 // ARMED_GROUP) + word // ARMED_GROUP
+            number = (group * buffers.key.tokens + token) * ARMED_GROUP + word % ARMED_GROUP
+            half[number] = -1
+        else:
+            number = (source * buffers.key.tokens + token) * (TINY.hidden // 2) + word
+            half[2 * number + 1] = 0
+        return number
+
+    def awaited(self, report):
+        """(rank, first word, what is wrong) of each wait for AR that a deadlock's report names."""
+        found = re.findall(r"(?:pair|flag)s? (\d+)[\d, .]* of AR, half 1 of rank (\d) \(([^)]+)\)", report)
+        return {(int(rank), int(word), what) for word, rank, what in found}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_bounded_wait_for_another_rank_is_given_up(variant):
     """Nobody has sent anything: every attention CTA says what it waited for, and the launch ends."""
     ranks = reduce_alone(**VARIANTS[variant], bounded=True)
@@ -166,50 +272,6 @@ def test_a_bounded_wait_for_another_rank_is_given_up(variant):
     with pytest.raises(GaveUp, match=rf"gave up waiting for pair \[\d, \d, \d+\] .* of region AR .* saw {saw}") as info:
         ranks[1].check_health()
     assert len(info.value.records) == TINY.na
-
-
-@pytest.mark.parametrize("steps", [EVEN, ODD], ids=["even", "odd"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_launches_in_a_row_keep_the_reuse_rule(variant, steps):
-    """Skewed as far as it lets them: one CTA of a rank goes on only when nothing else can."""
-    chain = Chain.of(steps, **VARIANTS[variant])
-    assert chain.run(hold=frozenset({(0, 0)}), scopes=True) == "right"
-    assert all((peer.data.numpy() == 0xFF).all() for peer in chain.peers if peer.armed)
-
-
-def test_builds_of_different_sizes_share_peer_buffers():
-    for variant in ("one-tagged", "two-sentinel"):
-        chain = Chain.of(ODD, tokens=(2, 5), **VARIANTS[variant])
-        assert chain.run(hold=frozenset({(1, 2)})) == "right", variant
-
-
-class TestTheReuseRuleBroken:
-    """The same half in launches that nothing lies between. The default order passes it; a directed one shows it."""
-
-    @pytest.mark.parametrize("variant", VARIANTS)
-    def test_the_default_order_does_not_show_it(self, variant):
-        assert Chain.of(ONE_HALF, **VARIANTS[variant]).run() == "right"
-
-    def test_one_shot_tagged_hangs(self):
-        chain = Chain.of(ONE_HALF, **VARIANTS["one-tagged"])
-        assert chain.run(hold=frozenset({(0, 0)})) == "deadlock"
-        assert not [found for found in chain.wrong() if found[0] == 0 and found[1] == 1]
-
-    def test_one_shot_sentinel_gives_wrong_values_in_launches_that_finish(self):
-        """The held CTA takes the words of the launch after; only the last launch finds none left."""
-        chain = Chain.of(ONE_HALF, **VARIANTS["one-sentinel"])
-        assert chain.run(hold=frozenset({(0, 0)})) == "deadlock"
-        finished = [(launch, rank) for launch, rank, name in chain.wrong() if name == "x_out"]
-        assert {(0, 0), (1, 0)} <= set(finished) and (0, 1) not in finished
-
-    def test_two_shot_sentinel_hangs(self):
-        """A late re-arming wipes the next word."""
-        assert Chain.of(ONE_HALF, **VARIANTS["two-sentinel"]).run(hold=frozenset({(0, 0)})) == "deadlock"
-
-    @pytest.mark.parametrize("slot", [(0, 0), (1, 0), (1, 5)])
-    def test_two_shot_tagged_protects_itself(self, slot):
-        """Whoever has finished it knows that every owner has read all partials."""
-        assert Chain.of(ONE_HALF, **VARIANTS["two-tagged"]).run(hold=frozenset({slot})) == "right"
 
 
 def test_stamps_of_every_point_are_written_and_a_skipped_one_is_zero():
@@ -253,15 +315,18 @@ def test_other_orders_of_events_give_the_same_bits_and_no_finding(variant, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("seed", range(4))
-def test_launches_in_a_row_under_drawn_adversaries(variant, seed):
-    assert Chain.of(ODD, **VARIANTS[variant]).run(schedule="adversarial", seed=seed, **DETECTORS) == "right"
+@pytest.mark.parametrize(
+    ("values", "order"),
+    [*(("outliers", order) for order in (None, *ORDERS)), ("specials", None), ("specials", "relaxed")],
+)
+def test_the_variants_agree_in_every_order_of_events_and_no_detector_finds_anything(values, order):
+    assert agree(values, Options(**DETECTORS, **(ORDERS[order](3) if order else {})))
 
 
-@pytest.mark.slow
 @pytest.mark.full
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [pytest.param(v, marks=[] if v == "one-tagged" else [pytest.mark.slow], id=v) for v in VARIANTS]
+)
 def test_full_size_on_eight_ranks_equals_the_twin(variant):
     case = k3lab.make_case("k2a", tokens=4, nblocks=4, **VARIANTS[variant])
     assert len(case.ranks) == 8 and faults(case) == []

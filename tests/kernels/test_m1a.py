@@ -9,26 +9,49 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 import k3lab
+from k3lab.arith import KernelOrder
 from k3lab.backends.chain import simulated_chain
-from k3lab.backends.session import Session, filled
-from k3lab.geometry import Geometry
+from k3lab.backends.session import Session, filled, twin_values
+from k3lab.geometry import NOPE, Geometry
 from k3lab.kernels import peers
 from k3lab.kernels.host import loaded
 from k3lab.kernels.lowered import lowered
 from k3lab.launches import M1A
+from k3lab.launches.eager import run_twin
 from k3lab.lowering.isa import cached_isa
 from k3lab.sim.faults import SimFault
 from k3lab.sim.options import Options
 from k3lab.sim.program import decode
 from tests.cover import options_of, pairwise
-from tests.kernels.harness import DETECTORS, Buffers, differences, exposed, faults, faults_of, mini_case, simulated
-from tests.kernels.m1a_cases import FACTORS, LARGE, gaps, hunted_latents, lone_slot, mxfp4_edges
+from tests.kernels.harness import (
+    DETECTORS,
+    ORDERS,
+    Buffers,
+    differences,
+    exposed,
+    faults,
+    faults_of,
+    mini_case,
+    simulated,
+)
+from tests.kernels.m1a_cases import (
+    FACTORS,
+    LARGE,
+    gaps,
+    hunted_latents,
+    lone_slot,
+    mxfp4_edges,
+    stated_blocks,
+    w_k_of_unity,
+)
 
 SMALL = {"tokens": 3, "nblocks": 2}
 SLOW = pytest.mark.slow
 STAGES = [stage.name for stage in M1A.stages]
+CASES = pairwise(FACTORS)
 SCHEDULES = {
     "random": {"schedule": "random", "seed": 2},
     "adversarial": {"schedule": "adversarial", "seed": 1},
@@ -40,7 +63,7 @@ def m1a_faults(sim=None, **options):
     return faults("m1a", sim, gaps if options.pop("restride", False) else None, **options)
 
 
-@pytest.mark.parametrize("labels", pairwise(FACTORS), ids="-".join)
+@pytest.mark.parametrize("labels", CASES, ids="-".join)
 def test_the_kernel_equals_the_twin(labels):
     assert m1a_faults(seed=1, **options_of(FACTORS, labels)) == []
 
@@ -68,6 +91,20 @@ def test_nan_and_infinity_go_where_the_twin_says(values):
 @pytest.mark.parametrize("qbf16", [False, True])
 def test_every_kind_of_mxfp4_block(qbf16):
     assert faults_of(mxfp4_edges(mini_case("m1a", qbf16=qbf16, **SMALL))) == []
+
+
+def test_stated_mxfp4_blocks():
+    """Zeros, subnormals, both sides of 1.75, saturation, NaN and infinity, through a W_K that copies: as stated, and as
+    the twin. Of a head with an infinity the rest is NaN: the model multiplies it by W_K's zeros."""
+    case = w_k_of_unity(mini_case("m1a", qbf16=True, tokens=7, nblocks=1))
+    (values,) = twin_values(case, "fused")
+    QN, held = stated_blocks(values["QN"].shape)
+    got = Session(case, stages=["uk"], dumps=True).step(twin=[{**values, "QN": QN}])["query"]
+    given = {**values, **case.tensors, "QN": QN}
+    assert differences({"query": got}, run_twin(M1A.stage("uk"), KernelOrder("m1a"), given, case.key)) == []
+    copied = held @ torch.eye(NOPE)
+    assert ((got[..., :NOPE] == copied) | (got[..., :NOPE].isnan() & copied.isnan())).all()
+    assert not got[..., NOPE : case.key.geometry.kv_lora].nan_to_num().any()
 
 
 def test_the_q_latents_squares_are_summed_in_the_stated_order():
@@ -104,6 +141,14 @@ def test_no_finding_with_every_detector(memory):
 @pytest.mark.parametrize("how", SCHEDULES)
 def test_every_order_of_events_gives_the_same_bits_and_no_finding(how):
     assert m1a_faults(Options(**SCHEDULES[how], **DETECTORS), **SMALL) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ORDERS)
+@pytest.mark.parametrize("labels", CASES, ids="-".join)
+def test_every_option_under_other_orders_of_events_and_no_finding(labels, how):
+    sim = Options(**ORDERS[how](CASES.index(labels)), **DETECTORS)
+    assert m1a_faults(sim, seed=1, **options_of(FACTORS, labels)) == []
 
 
 def test_a_stamp_of_every_stage_is_written_and_a_skipped_one_is_zero():
@@ -217,8 +262,17 @@ def test_full_size_for_gfx950_spills_nothing_and_uses_its_instructions(tokens, r
 
 
 @pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize("tokens", [1, 4, 16])
+@pytest.mark.parametrize("tokens", [pytest.param(s, marks=[SLOW] * (s != 4)) for s in (1, 4, 8, 16, 64)])
 def test_full_size_equals_the_twin(tokens):
     case = k3lab.make_case("m1a", tokens=tokens, nblocks=8)
     assert differences(exposed(case), k3lab.run("m1a", case).values) == []
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_full_size_on_eight_ranks_equals_the_twin():
+    case = k3lab.make_case("m1a", tokens=4, nblocks=8, ranks=8)
+    run, twin = k3lab.run("m1a", case, backend="sim", dumps=True), k3lab.run("m1a", case)
+    assert len(run.ranks) == 8
+    for values, wanted in zip(run.ranks, twin.ranks, strict=True):
+        assert set(values) == set(wanted) and differences(values, wanted) == []

@@ -407,6 +407,33 @@ class TestDeadlock:
         assert set(re.findall(r"workgroups ([\d, ]+\d)", str(caught.value))) <= {"0, 1", "0", "1"}, caught.value
         assert "0" in str(caught.value) and "micro.py" in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("sense", "joined", "goes_on", "said"),
+        [
+            ("eq", "llvm.or", True, "expected other than 7, seen 7"),  # words armed with 7
+            ("ne", "llvm.or", True, "expected 7, seen 5"),  # tags
+            ("eq", "llvm.and", False, "expected 7, seen 5"),
+            ("ne", "llvm.and", False, "expected other than 7, seen 7"),
+        ],
+    )
+    def test_of_two_words_only_the_one_that_is_waited_for_is_named(self, sense, joined, goes_on, said):
+        """Word 1 is what the loop goes on for, word 0 is as it should be."""
+        build = Build(GLOBAL)
+        wanted, one = build.constant(I32, 7), build.constant(I32, 1)
+        build.br("poll")
+        build.at("poll")
+        seen = [build.load(I32, build.params[0], place) for place in (build.constant(I32, 0), one)]
+        build.op("rocdl.s.sleep", count=1)
+        both = build.op(joined, *(build.icmp(sense, word, wanted) for word in seen), gives=I1)
+        build.cond(both, *(("poll", ()), ("after", ()))[:: 1 if goes_on else -1])
+        build.at("after")
+        build.store(one, build.params[0], one)
+        build.ret()
+        late = int(said[-1])
+        with pytest.raises(SimFault, match=rf"for byte 4 of \S+( \d+)? \({said}\)\.") as caught:
+            run(build.module(groups=1, threads=64), np.array([12 - late, late], np.int32))
+        assert "byte 0" not in str(caught.value)
+
     def test_a_wave_that_waits_at_a_barrier_for_one_that_spins_is_named_too(self):
         build = Build(GLOBAL)
         thread, zero, one = build.thread(), build.constant(I32, 0), build.constant(I32, 1)
