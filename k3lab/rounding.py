@@ -26,7 +26,7 @@ from k3lab.stats import ErrorStats
 HW_POINTS = ("hw.exp2", "hw.rsq", "hw.rcp")
 """Hardware approximations, perturbed like points: `swap={"hw.exp2": "ulp:+1"}`."""
 
-ALTERNATIVES = ("unrounded", "unquantised", "rotated")
+ALTERNATIVES = ("unrounded", "unquantised", "rotated", "pairwise", "float64")
 """What an optional point can be swapped to beside a format."""
 
 MAX_SEED_DIGITS = 18

@@ -88,17 +88,25 @@ def merge(parts: list[Partial]) -> Partial:
 
 def _partial(run: Run, rank: int, query: torch.Tensor, qlen: int) -> Partial:
     """What `rank` sees: its context slots, then the step's tokens it owns."""
+    slots, seen = visible(run, rank, qlen)
+    return attend(query, run.ranks[rank]["kv_cache"].flatten(0, 1)[slots], seen, run.key.geometry.kv_lora)
+
+
+def visible(run: Run, rank: int, qlen: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Slots of `rank`'s cache that the step's tokens attend to, [T], and which of them each token sees, [S, T].
+
+    Raises:
+        BadInput: when the cache has too few free slots.
+    """
     cache = run.ranks[rank]["kv_cache"].flatten(0, 1)
     slots = run.case.ranks[rank]["slots"].to(cache.device)
     own = slots >= 0
     context = _context_slots(slots[own], cache.shape[0], run.key.tokens // qlen)
-    entries = torch.cat([cache[context.flatten()], cache[slots[own]]])
     token = torch.arange(run.key.tokens, device=cache.device)
     request = token // qlen
     sees_context = request[:, None] == torch.arange(len(context), device=cache.device).repeat_interleave(CONTEXT)
     sees_token = (request[:, None] == request[own]) & (token[own] <= token[:, None])
-    seen = torch.cat([sees_context, sees_token], dim=1)
-    return attend(query, entries, seen, run.key.geometry.kv_lora)
+    return torch.cat([context.flatten(), slots[own]]), torch.cat([sees_context, sees_token], dim=1)
 
 
 def _context_slots(written: torch.Tensor, slots: int, requests: int) -> torch.Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from k3lab.analysis import aiter
 from k3lab.analysis.bisect import StageCheck, check_stages, units
 from k3lab.analysis.compare import compare
 from k3lab.analysis.report import Report
@@ -46,6 +48,12 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 """By launch, the cases it is tested on."""
 ONE_RANK = ("gfx950",)
 """Backends that run one rank in this version."""
+SHARED_GPU = ("cuda",)
+"""Backends on which all ranks run on one GPU at once."""
+TOKEN_TILE = 4
+"""Token rows in shared memory there: as many as leave room for two workgroups on a multiprocessor."""
+WITH_AITER = ("gfx950",)
+"""Backends beside which AITER can run."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class Row:
     Attributes:
         stopped: whether a fault ended it.
         report: the page of its report, in the self-test's folder; empty for a stage.
+        judged: whether it must be equal; what AITER makes is shown beside, for information.
     """
 
     launch: str
@@ -65,11 +74,18 @@ class Row:
     seconds: float
     stopped: bool = False
     report: str = ""
+    judged: bool = True
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What a self-test found; `reports` by folder, `without` the launches that have no kernel."""
+    """What a self-test found.
+
+    Attributes:
+        reports: by folder.
+        without: launches that have no kernel.
+        notes: sentences on what was left out.
+    """
 
     backend: str
     device: str
@@ -78,11 +94,17 @@ class SelfTest:
     rows: Sequence[Row]
     reports: dict[str, Report]
     without: Sequence[str]
+    notes: Sequence[str] = ()
+
+    @property
+    def judged(self) -> list[Row]:
+        """The rows that must be equal."""
+        return [row for row in self.rows if row.judged]
 
     @property
     def passed(self) -> bool:
-        """Whether everything that ran is the twin's, bit for bit."""
-        return all(row.equal for row in self.rows)
+        """Whether every kernel's run is the twin's, bit for bit."""
+        return all(row.equal for row in self.judged)
 
     @property
     def stopped(self) -> bool:
@@ -92,17 +114,17 @@ class SelfTest:
     @property
     def verdict(self) -> str:
         """The answer in a sentence."""
-        failed = [f"{row.launch} {row.what}" for row in self.rows if not row.equal]
+        failed = [f"{row.launch} {row.what}" for row in self.judged if not row.equal]
+        comparisons = plural(len(self.judged), "comparison")
         if failed:
-            return (
-                f"{len(failed)} of {plural(len(self.rows), 'comparison')} failed: {', '.join(dict.fromkeys(failed))}."
-            )
-        return f"All {plural(len(self.rows), 'comparison')} are equal to the twin, bit for bit."
+            return f"{len(failed)} of {comparisons} failed: {', '.join(dict.fromkeys(failed))}."
+        return f"All {comparisons} are equal to the twin, bit for bit."
 
     def to_dict(self) -> dict[str, Any]:
         """What `selftest.json` holds; the reports lie in folders of their own."""
         held = {name: getattr(self, name) for name in ("backend", "device", "created", "versions", "verdict", "passed")}
-        return {"version": VERSION, **held, "without": list(self.without), "rows": [asdict(row) for row in self.rows]}
+        lists = {"without": list(self.without), "notes": list(self.notes), "rows": [asdict(row) for row in self.rows]}
+        return {"version": VERSION, **held, **lists}
 
     def save(self, folder: str | Path) -> Path:
         """Write selftest.html and selftest.json into `folder`, and every launch's report into one below; the page.
@@ -151,8 +173,34 @@ def self_test(
             progress(f"{folder}, {'+'.join(stages)}")
             check, ran = check_stages(case, twin, stages, backend)
             rows.append(_row(case, about, check, ran))
+    notes = aiter_missing() if backend in WITH_AITER else []
+    if backend in WITH_AITER and not notes:
+        rows += beside(progress)
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return SelfTest(backend, device or backend, created, versions, rows, reports, without)
+    return SelfTest(backend, device or backend, created, versions, rows, reports, without, notes)
+
+
+def aiter_missing() -> list[str]:
+    """Why AITER cannot be shown beside; nothing where it can."""
+    try:
+        aiter.check_here()
+    except BackendUnavailable as error:
+        return [str(error)]
+    return []
+
+
+def beside(progress: Progress) -> list[Row]:
+    """AITER's operators beside ours: rows that are not judged."""
+    about, rows = ", ".join(f"{option}={value}" for option, value in aiter.CASE.items()), []
+    for what, check in aiter.CHECKS.items():
+        progress(f"AITER, {what}")
+        start = time.perf_counter()
+        try:
+            equal, outcome = check()
+        except Exception as error:  # whatever AITER raises must not end the self-test
+            equal, outcome = False, f"stopped: {type(error).__name__}: {error}"
+        rows.append(Row("AITER", about, what, equal, outcome, time.perf_counter() - start, judged=False))
+    return rows
 
 
 def chosen(names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -179,12 +227,18 @@ def cases(names: Sequence[str], backend: str, geometry: str | Geometry = "") -> 
             if backend in ONE_RANK and options.get("ranks", 1) > 1:
                 continue
             about = ", ".join(f"{option}={value}" for option, value in options.items())
-            yield f"{name}-{number}", make_case(name, geometry=size, **options), about
+            knobs: dict[str, Any] = {"geometry": size}
+            if backend in SHARED_GPU and size == "k3":
+                sizes = Geometry.k3()
+                blocks = sizes.blocks // options.get("ranks", 1)
+                knobs = {"geometry": replace(sizes, blocks=blocks), "token_tile": TOKEN_TILE}
+            yield f"{name}-{number}", make_case(name, **knobs, **options), about
 
 
 def steps(names: Sequence[str], backend: str, geometry: str | Geometry = "") -> int:
     """How often `self_test` calls `progress`."""
-    return sum(1 + len(units(case)) for _, case, _ in cases(chosen(names)[0], backend, geometry))
+    kernels = sum(1 + len(units(case)) for _, case, _ in cases(chosen(names)[0], backend, geometry))
+    return kernels + (len(aiter.CHECKS) if backend in WITH_AITER and not aiter_missing() else 0)
 
 
 def _whole(

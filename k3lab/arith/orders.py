@@ -119,3 +119,8 @@ def waves_of_256(width: int) -> Order:
 def slices(na: int) -> Order:
     """The `na` slices: 8 groups of na / 8 consecutive ones, then the 8 group sums, each in order from the first."""
     return Order((Chain(na // SLICE_GROUPS), Chain(SLICE_GROUPS)))
+
+
+def pairwise(count: int) -> Order:
+    """A balanced tree over `count` neighbours, a power of two: (x0 + x1) + (x2 + x3) of 4."""
+    return Order((Chain(2),) * (count.bit_length() - 1))

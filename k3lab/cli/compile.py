@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("kernel", "VGPR", "AGPR", "SGPR", "LDS", "scratch", "spills", "threads", "waves/SIMD", "blocks/CU")
 PLAIN_WIDTH = 160
-INPUTS = ("values", "seed", "null", "slots")
-"""Case options that no kernel depends on."""
 TABLE_TOKENS = (1, 4, 8, 16)
 TABLE_QLEN = 4
 FAMILIES = ("matrix", "vector", "scalar", "lds", "global load", "global store", "wait", "barrier")
@@ -39,7 +37,7 @@ FAMILIES = ("matrix", "vector", "scalar", "lds", "global load", "global store", 
 @click.option("-o", "--out", type=Path, metavar="FILE", help="Where --emit writes.")
 @click.option("--lint", "lint_it", is_flag=True, help="Check the assembly; findings end with exit code 1.")
 @click.option("--table", "over_tokens", is_flag=True, help="A launch's resources at S = 1, 4, 8, 16, as Markdown.")
-@options.case_options
+@options.key_options
 @click.pass_context
 def compile_(
     ctx: click.Context,
@@ -117,15 +115,13 @@ def launch_key(launch: Launch, described: Mapping[str, Any]) -> LaunchKey:
     """The key that the options describe; where they say nothing, that of a case made without options.
 
     Raises:
-        BadInput: for options that contradict each other or the launch, or that only inputs depend on.
+        BadInput: for options that contradict each other or the launch.
     """
     from k3lab.cases.make import FILLS
     from k3lab.geometry import Geometry
 
     given = {name: value for name, value in described.items() if value not in (None, ())}
-    inputs = [name for name in INPUTS if name in given]
-    expect(not inputs, f"compile {launch.name}", "options of the key (no kernel depends on its inputs)", inputs)
-    assigned = dict(options._assignment(text) for text in given.pop("assignments", ()))
+    assigned = dict(options.parse_assignment(text) for text in given.pop("assignments", ()))
     geometry = Geometry.named(given.pop("geometry", "k3"), given.pop("tp", None))
     twice = sorted(given.keys() & assigned)
     expect(not twice, "--set", "fields that no other option gives", ", ".join(twice))

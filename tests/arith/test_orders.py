@@ -16,6 +16,7 @@ from k3lab.arith.orders import (
     LANES_64,
     Chain,
     Order,
+    pairwise,
     slices,
 )
 
@@ -38,6 +39,12 @@ def butterfly(lanes):
     return lanes[0]
 
 
+def tree(values):
+    """The halves' sums, each formed alike, are added last."""
+    half = len(values) // 2
+    return np.float32(tree(values[:half]) + tree(values[half:])) if half else values[0]
+
+
 SCALAR = {
     "columns_128": (COLUMNS_128, 128, lambda v: butterfly([chain(v[4 * i : 4 * i + 4]) for i in range(32)])),
     "lanes_64": (LANES_64, 64, butterfly),
@@ -47,6 +54,9 @@ SCALAR = {
     "16 slices": (slices(16), 16, lambda v: chain([chain(v[2 * g : 2 * g + 2]) for g in range(8)])),
     "from zero": (FROM_ZERO, 9, lambda v: chain([np.float32(0), *v])),
     "from first": (FROM_FIRST, 8, chain),
+    "pairwise over 8": (pairwise(8), 8, tree),
+    "pairwise over 2": (pairwise(2), 2, tree),
+    "pairwise over 1": (pairwise(1), 1, tree),
 }
 
 

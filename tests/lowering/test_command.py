@@ -75,11 +75,23 @@ def test_an_aborting_compiler_and_a_missing_linker(saved, monkeypatch, tmp_path)
     assert not (tmp_path / "x.hsaco").exists()
 
 
+INPUT_OPTIONS = ("--values", "--seed", "--null", "--slots")
+"""Of a case; no kernel depends on them."""
+
+
+def test_only_options_of_the_key_are_offered():
+    text = call(0, "--help")
+    assert not any(option in text for option in INPUT_OPTIONS)
+    assert all(option in text for option in ("--tokens", "--ranks", "--geometry", "--set"))
+    for option in INPUT_OPTIONS:
+        refused = call(2, "k1", option, "3")
+        assert "No such option" in refused and option in refused
+
+
 @pytest.mark.parametrize(
     ("code", "args", "why"),
     [
         (2, ("k9",), "expected a launch (k1, m1a, k2a) or a FlyDSL launcher as package.module:launcher, got 'k9'"),
-        (2, ("k1", "--seed", "3"), "expected options of the key (no kernel depends on its inputs), got ['seed']"),
         (2, ("k1", "--tokens", "3", "--qlen", "2"), "expected a multiple of qlen 2"),
         (2, ("k1", "--set", "colour=1"), "k1 option: expected one of"),
         (2, ("k1", "--tokens", "4", "--set", "tokens=4"), "--set: expected fields that no other option gives"),

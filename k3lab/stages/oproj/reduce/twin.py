@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from k3lab.arith import Arith
-from k3lab.arith.orders import FROM_FIRST
+from k3lab.arith.orders import FROM_FIRST, pairwise
 from k3lab.stages.tensors import Key, Tensors, Written
 
 
@@ -18,10 +18,19 @@ def stage_reduce(a: Arith, t: Tensors, key: Key) -> Written:
     Two-shot (`K2aKey.two_shot`: from 9 tokens on) lets the owner of each rank's HIDDEN / ranks columns sum and send the
     rounded result: the same sums, whoever forms them.
     The sentinel variant changes NaN payloads only (`k3lab.words.disarmed`).
+    Orders that other all-reduces take are alternatives of the option: `rotated`, `pairwise` (a balanced tree over the
+    ranks), `float64` (summed in float64, rounded to bf16 once).
     """
     in_order = a.sum(t.partial.movedim(0, -1), FROM_FIRST)
-    total = a.option("reduce.sum", in_order, rotated=lambda: _rotated(a, t.partial))
-    return {"delta": a.round("reduce.delta", total, "bf16"), "AR": t.partial}
+    total = a.option(
+        "reduce.sum",
+        in_order,
+        rotated=lambda: _rotated(a, t.partial),
+        pairwise=lambda: a.sum(t.partial.movedim(0, -1), pairwise(len(t.partial))),
+        float64=lambda: t.partial.double().sum(0),
+    )
+    delta = a.round("reduce.delta", total, "bf16")
+    return {"delta": delta.to(a.dtype), "AR": t.partial}  # a float64 sum has been rounded once, from float64
 
 
 def _rotated(a: Arith, partial: torch.Tensor) -> torch.Tensor:
