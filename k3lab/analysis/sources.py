@@ -12,16 +12,21 @@ ROOT = Path(__file__).parents[2]
 
 
 def function_text(launch: Launch, stage: str, place: str) -> str:
-    """A function of a stage's folder with its decorators: `place` is `file:function`, or a function of kernel.py.
+    """A function with its decorators.
+
+    Args:
+        place: a function of the stage's kernel.py, `file:function` of its folder, or `k3lab.module:function`.
 
     Raises:
         BadInput: when there is no such stage, file or function.
     """
-    folder = launch.stage(stage).folder.replace(".", "/")
+    folder = launch.stage(stage).folder
     file, _, name = place.rpartition(":")
-    path = ROOT / folder / f"{file or 'kernel'}.py"
+    module = file if file.startswith("k3lab.") else f"{folder}.{file or 'kernel'}"
+    path = ROOT / f"{module.replace('.', '/')}.py"
     if not path.is_file():
-        raise BadInput(f"source of {stage}: expected a file of {folder}, got {path.name!r}.")
+        where = "k3lab" if module == file else folder.replace(".", "/")
+        raise BadInput(f"source of {stage}: expected a file of {where}, got {path.name!r}.")
     text = path.read_text(encoding="utf-8")
     found = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     if name not in found:

@@ -25,3 +25,10 @@ def test_another_file_of_the_folder_is_named_before_a_colon():
 def test_what_is_not_there_is_named(place, message):
     with pytest.raises(BadInput, match=message):
         function_text(K1, "recur", place)
+
+
+def test_a_function_elsewhere_is_named_by_its_module():
+    text = function_text(K1, "recur", "k3lab.device.mailbox:poll")
+    assert "def poll(" in text and text.startswith("@")
+    with pytest.raises(BadInput, match=r"expected a file of k3lab, got 'nowhere.py'"):
+        function_text(K1, "recur", "k3lab.device.nowhere:poll")
