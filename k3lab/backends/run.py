@@ -15,6 +15,8 @@ from k3lab.cases.case import Case
 from k3lab.errors import BadInput
 from k3lab.launches import Launch, LaunchKey
 from k3lab.rounding import Passed
+from k3lab.sim.clock.record import Modelled
+from k3lab.sim.traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,10 @@ class Run:
         provenance: versions, backend, device, key, case hash, order, MFMA model, probes; of a kernel's run the build,
             and how it was simulated.
         rank_stamps: by rank, time stamps [BLOCKS, points] int64 of a timeline build, 0 where a CTA did not pass.
-            The simulator's clock stands still while any wave has work to do.
+            With a modelled clock they are ticks of modelled time, 100 MHz; the simulator's clock without one stands
+            still while any wave has work to do.
+        clock: of a simulation with a modelled clock, every wave's modelled time and who waited for whom; else None.
+        traffic: of a simulation that counts, bytes and matrix operations by stage and buffer; else None.
         stages: names of the stages that ran, in order; None: all.
     """
 
@@ -45,6 +50,8 @@ class Run:
     provenance: Mapping[str, Any]
     rank_stamps: Sequence[torch.Tensor] = field(default=())
     stages: tuple[str, ...] | None = None
+    clock: Modelled | None = None
+    traffic: Traffic | None = None
 
     @property
     def launch(self) -> Launch:

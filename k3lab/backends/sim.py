@@ -14,9 +14,11 @@ from k3lab.kernels.lowered import lowered
 from k3lab.launches.declaration import Launch, LaunchKey
 from k3lab.sim.chain import Launch as Call
 from k3lab.sim.chain import simulate_chain
+from k3lab.sim.clock.record import Modelled
 from k3lab.sim.engine import Engine
 from k3lab.sim.options import Options
 from k3lab.sim.regions import SharedRegion
+from k3lab.sim.traffic import Traffic
 
 WAIT_TICKS = 20_000
 """How long a bounded build waits here, where time passes only when nothing but waits is left to run."""
@@ -27,11 +29,17 @@ SAID = ("schedule", "seed", "memory", "uninitialised", "out_of_bounds", "poison"
 
 @dataclass(frozen=True)
 class Simulated:
-    """How a simulation went: wall seconds on this host without lowering, blocks run, findings that did not stop it."""
+    """How a simulation went: wall seconds on this host without lowering, blocks run, findings that did not stop it.
+
+    Attributes:
+        clock, traffic: what was modelled and counted, where the options ask for it.
+    """
 
     seconds: float
     steps: int
     findings: tuple[str, ...]
+    clock: Modelled | None = None
+    traffic: Traffic | None = None
 
 
 def simulated(buffers: Buffers, options: Options | None = None) -> Simulated:
@@ -50,7 +58,8 @@ def timed(simulate: Callable[[], Engine]) -> Simulated:
     start = time.perf_counter()
     engine = simulate()
     seconds = time.perf_counter() - start
-    return Simulated(seconds, engine.steps, tuple(str(finding) for finding in engine.findings))
+    findings = tuple(str(finding) for finding in engine.findings)
+    return Simulated(seconds, engine.steps, findings, engine.clock, engine.traffic)
 
 
 def call_of(buffers: Buffers) -> Call:
@@ -101,6 +110,7 @@ def described(options: Options, done: Simulated) -> dict[str, Any]:
     return {
         **{name: value for name, value in given.items() if name in SAID[:3] or value != getattr(defaults, name)},
         **held,
+        **({} if done.clock is None else {"modelled_clock": done.clock.costs.name}),
         "detectors": [name for name in DETECTORS if getattr(options, name)],
         "steps": done.steps,
         "findings": list(done.findings),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from k3lab.errors import BadInput, expect
 from k3lab.geometry import Geometry
+from k3lab.launches.stamps import StampPoint
 from k3lab.layout import Local, Placed, PlainRows, Region, place_peers, place_scratch
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class TensorDecl:
         fill: which part of a case's value distribution it draws from (see `k3lab.cases.values`).
         present: whether a key has this tensor at all.
         optional: a case may leave it out.
-        per_rank: every rank has its own (shared by all ranks otherwise).
+        per_rank: every rank has its own (shared by all ranks otherwise). Ranks that each run the launch by themselves,
+            as K1's do, have a case each.
         raw: of (key, one rank's inputs), which elements pass through the launch as bits, so that NaN payloads count:
             a mask that broadcasts over the tensor; None for a tensor of which all NaN are alike.
         strides: `contiguous`; `rows` leaves all but the last dimension free; `slots` the first; `free` all.
@@ -232,7 +234,7 @@ class Launch:
         published: the name its vLLM kernel is known by.
         made: outputs that are no inputs.
         outputs: tensors a caller gets back; `end_tensors` are those an error budget is drawn up for.
-        stamps: names of its time stamp points.
+        stamp_points: its time stamp points, in the order a row of stamps holds them; `stamps` are their names.
         check: refuses inputs whose values (slots, counts) break the contract.
         tie_weights: (point, weight) where the value before the point is something times the weight by column; a
             case can then choose the weight so that two reduction orders round to different sides.
@@ -252,11 +254,16 @@ class Launch:
     made: tuple[Output, ...]
     outputs: tuple[str, ...]
     end_tensors: tuple[str, ...]
-    stamps: tuple[str, ...]
+    stamp_points: tuple[StampPoint, ...]
     check: Callable[[Any, Mapping[str, Any]], None]
     tie_weights: tuple[tuple[str, str], ...] = ()
     in_bf16: Callable[[Any], tuple[str, ...]] = lambda key: ()
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        """Names of the time stamp points."""
+        return tuple(point.name for point in self.stamp_points)
 
     @property
     def points(self) -> dict[str, Point]:

@@ -11,6 +11,7 @@ from k3lab.errors import expect
 from k3lab.geometry import CONV_WIDTH
 from k3lab.launches import seam
 from k3lab.launches.declaration import Launch, LaunchKey, Output, Point, Stage, TensorDecl
+from k3lab.launches.stamps import GEMV, KDA, SEAM, START, StampPoint
 from k3lab.layout import Local, PlainRows, Region
 from k3lab.stages.gemv.twin import stage_gemv
 from k3lab.stages.kda.conv.twin import CARRIED, kda_conv
@@ -115,16 +116,25 @@ K1 = Launch(
     key_type=K1Key,
     inputs=(
         *seam.INPUTS,
-        TensorDecl("w_in", "NPROJ HIDDEN", "bf16", "weight", "in_proj: rows q, k, v, g, f_a, beta, pad"),
-        TensorDecl("w_fb", "PROJ 128", "bf16", "weight", "f_b rows of the heads"),
-        TensorDecl("conv_w", "CONV 4", "fp32", "special", "taps of the q, k, v channels, oldest first"),
+        TensorDecl("w_in", "NPROJ HIDDEN", "bf16", "weight", "in_proj: rows q, k, v, g, f_a, beta, pad", per_rank=True),
+        TensorDecl("w_fb", "PROJ 128", "bf16", "weight", "f_b rows of the heads", per_rank=True),
+        TensorDecl("conv_w", "CONV 4", "fp32", "special", "taps of the q, k, v channels, oldest first", per_rank=True),
         TensorDecl(
-            "conv_state", "*slots CONV STATE_LEN", "bf16", "activation", "conv windows", raw=carried, strides="free"
+            "conv_state",
+            "*slots CONV STATE_LEN",
+            "bf16",
+            "activation",
+            "conv windows",
+            raw=carried,
+            strides="free",
+            per_rank=True,
         ),
-        TensorDecl("a_log", "HEADS", "fp32", "special", "log of the decay rate"),
-        TensorDecl("dt_bias", "PROJ", "fp32", "special", "bias of the decay gate"),
+        TensorDecl("a_log", "HEADS", "fp32", "special", "log of the decay rate", per_rank=True),
+        TensorDecl("dt_bias", "PROJ", "fp32", "special", "bias of the decay gate", per_rank=True),
         TensorDecl("on_w", "128", "bf16", "norm_weight", "output norm weight"),
-        TensorDecl("rstate", "*slots HEADS 128 128", "fp32", "special", "state: value x key", strides="slots"),
+        TensorDecl(
+            "rstate", "*slots HEADS 128 128", "fp32", "special", "state: value x key", strides="slots", per_rank=True
+        ),
         TensorDecl("st_idx", "R >=L", "int32", "special", "state slots: token j's state goes to column j"),
         TensorDecl("num_acc", "R", "int32", "special", "accepted tokens of the last step, 1 .. L"),
     ),
@@ -201,9 +211,20 @@ K1 = Launch(
     made=(Output("core_out", "S PROJ", "bf16", "gated, normed core output"),),
     outputs=("prefix", "blocks", "conv_state", "rstate", "core_out"),
     end_tensors=("core_out", "conv_state", "rstate", "prefix", "x"),
-    stamps=(
-        *("start", "slice", "gate", "mix", "x_in_lds", "first_task", "second_task", "kda_staged"),
-        *("conv", "gates", "recur", "norm", "conv_entered", "conv_inputs", "conv_stored"),
+    stamp_points=(
+        START,
+        *SEAM,
+        StampPoint("x_in_lds", "gemv", GEMV, "first weights asked for, all flags of x waited for, x in LDS", last=True),
+        StampPoint("first_task", "gemv", GEMV, "first task multiplied and put", last=True),
+        StampPoint("second_task", "gemv", GEMV, "second task multiplied and put", last=True),
+        StampPoint("kda_staged", "conv", KDA, "the task's window, weights and state asked for", last=True),
+        StampPoint("conv", "conv", KDA, "all waves through with the convolution", last=True),
+        StampPoint("gates", "gates", KDA, "f_a, beta, q and k waited for; decay and norms", last=True),
+        StampPoint("recur", "recur", KDA, "the state through the request's tokens, stored", last=True),
+        StampPoint("norm", "norm", KDA, "the head's sums waited for, core written", last=True),
+        StampPoint("conv_entered", "conv", KDA, "conv begins", before="conv", last=True),
+        StampPoint("conv_inputs", "conv", KDA, "projected values waited for", before="conv", last=True),
+        StampPoint("conv_stored", "conv", KDA, "convolved, q and k put, state stored", before="conv", last=True),
     ),
     check=check_inputs,
     tie_weights=seam.TIE_WEIGHTS,

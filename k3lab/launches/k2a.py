@@ -10,6 +10,7 @@ from k3lab.errors import expect
 from k3lab.geometry import TP_SIZES
 from k3lab.launches import seam
 from k3lab.launches.declaration import Launch, LaunchKey, Output, Point, Stage, TensorDecl
+from k3lab.launches.stamps import ATTENTION, GEMV, SEAM, START, StampPoint
 from k3lab.layout import Local, PlainRows, Region
 from k3lab.stages.oproj.push.twin import stage_o
 from k3lab.stages.oproj.reduce.twin import stage_reduce
@@ -87,7 +88,7 @@ K2A = Launch(
             gathers=("partial",),
             writes=("delta", "AR"),
             points=(Point("reduce.delta", "bf16", "S HIDDEN", "the ranks' sum"),),
-            options=(Point("reduce.sum", "rotated", "S HIDDEN", "each owner's sum starts at its own rank"),),
+            options=(Point("reduce.sum", "rotated", "S HIDDEN", "in another order: rotated, pairwise or float64"),),
             about="the ranks' partials summed in rank order",
         ),
         *seam.stages(x="x_out", prefix_rounds=lambda key: not key.reset),
@@ -112,7 +113,14 @@ K2A = Launch(
     made=(Output("x_out", "S HIDDEN", "bf16", "the MoE's input row"),),
     outputs=("prefix", "x_out"),
     end_tensors=("prefix", "x_out"),
-    stamps=("start", "core_staged", "pushed", "reduced", "slice_gate", "mix"),
+    stamp_points=(
+        START,
+        StampPoint("core_staged", "o", GEMV, "all weights asked for, core rows in LDS", last=True),
+        StampPoint("pushed", "o", GEMV, "every task multiplied and sent to the ranks"),
+        StampPoint("reduced", "reduce", ATTENTION, "the ranks' partials waited for and summed"),
+        StampPoint("slice_gate", "slice+gate", ATTENTION, "partial sums put; on a CTA that has a token, its weights"),
+        StampPoint("mix", "mix", ATTENTION, SEAM[-1].about),
+    ),
     check=check_inputs,
     tie_weights=seam.TIE_WEIGHTS,
 )

@@ -11,6 +11,7 @@ from k3lab.errors import expect
 from k3lab.geometry import TP_SIZES
 from k3lab.launches import seam
 from k3lab.launches.declaration import Launch, LaunchKey, Output, Point, Stage, TensorDecl
+from k3lab.launches.stamps import ATTENTION, GEMV, SEAM, START, StampPoint
 from k3lab.layout import Local, PlainRows, Region
 from k3lab.stages.mla.norm.twin import stage_norm
 from k3lab.stages.mla.proj.twin import stage_proj
@@ -218,7 +219,16 @@ M1A = Launch(
     ),
     outputs=("prefix", "kv_cache", "q_out", "gate_out"),
     end_tensors=("q_out", "kv_cache", "gate_out", "prefix", "x"),
-    stamps=("start", "slice", "gate", "mix", "first_proj", "second_proj", "norm", "q_b", "w_uk", "unpack"),
+    stamp_points=(
+        START,
+        *SEAM,
+        StampPoint("first_proj", "proj", GEMV, "weights asked for, all flags of x waited for, first task", last=True),
+        StampPoint("second_proj", "proj", GEMV, "second task multiplied and put", last=True),
+        StampPoint("norm", "norm", ATTENTION, "on a CTA that has a token: latents waited for, normed, stored"),
+        StampPoint("q_b", "qb", GEMV, "weights asked for, latents' flags waited for, query rows put"),
+        StampPoint("w_uk", "uk", GEMV, "first wave's tasks: q_nope waited for, absorbed query put"),
+        StampPoint("unpack", "unpack", "", "all ranks' query words waited for and written"),
+    ),
     check=check_inputs,
     tie_weights=seam.TIE_WEIGHTS,
     variants={"ranks8": {"ranks": 8}},

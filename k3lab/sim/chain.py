@@ -7,7 +7,7 @@ read of what this launch has not written counts as uninitialised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ def simulate_chain(
     memory: Memory | None = None,
     options: Options | None = None,
     regions: Sequence[SharedRegion] = (),
+    ended: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """Run what every rank launches; returns the engine as it stands at the end.
 
@@ -53,6 +54,8 @@ def simulate_chain(
         ranks: launches of each rank, in order.
         memory: arrays mapped before, whose addresses may stand in pointer tables; others are mapped as they come.
         regions: through what workgroups and ranks hand values over; the checks that `options` ask for go by them.
+        ended: called with a rank and the number of its kernel that has ended, before its next one starts: what that
+            kernel left in memory of its rank's own is all there, and nothing else.
 
     Raises:
         BadInput: for arguments or regions that do not fit.
@@ -66,7 +69,7 @@ def simulate_chain(
         for rank, given in zip(ranks, held, strict=True)
     ]
     shared = RegionMap(regions, [given[0] if given else () for given in held], memory.globals)
-    fleet = Fleet(queues, options.resident)
+    fleet = Fleet(queues, options.resident, ended)
     engine = Engine(link(builder.images), memory.globals, fleet, options, shared)
     engine.run()
     return engine

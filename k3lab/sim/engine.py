@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from k3lab.geometry import LANES
 from k3lab.hardware import mfma as mfma_models
 from k3lab.sim.adversary import RandomOrder, first_of, starved_by
+from k3lab.sim.clock.record import Modelled
+from k3lab.sim.clock.timer import timer_for
 from k3lab.sim.cohort import Cohort, each, merge, split
 from k3lab.sim.faults import Finding, SimFault, Where
 from k3lab.sim.fleet import Fleet
 from k3lab.sim.link import Linked
 from k3lab.sim.memory import GlobalMemory, LocalMemory, PrivateMemory
+from k3lab.sim.meter import meter_for
 from k3lab.sim.options import Options
 from k3lab.sim.program import BARRIER, BRANCHES, FIRST_OP_LINE, Code, Edge
 from k3lab.sim.races import LdsRaces
@@ -29,6 +32,7 @@ from k3lab.sim.regions import RegionMap
 from k3lab.sim.shades import Shades
 from k3lab.sim.standing import deadlock, interrupted
 from k3lab.sim.step import Step
+from k3lab.sim.traffic import Traffic, TrafficCounter
 from k3lab.sim.watch import watch_for
 
 I64 = NDArray[np.int64]
@@ -80,6 +84,9 @@ class Engine:
         self.shades = [Shades(fleet.slots * fleet.waves_per_group) for _ in self.linked.images]
         regions = self.regions or RegionMap((), (), self.globals)
         regions.begin(options.fill)
+        self.timer = timer_for(self, regions)
+        self.counter = TrafficCounter(fleet) if options.count else None
+        self.meter = meter_for(self)
         self.watch = watch_for(self, regions)
         for device in range(fleet.devices):
             self._launch(device)
@@ -107,6 +114,16 @@ class Engine:
             stopped.engine = self
             raise stopped from None
 
+    @property
+    def clock(self) -> Modelled | None:
+        """What the modelled clock has to say, if the options ask for one."""
+        return self.timer.record()
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What was counted, if the options ask for it."""
+        return None if self.counter is None else self.counter.traffic()
+
     def report(self, finding: Finding) -> None:
         """Stop at `finding`, or keep it, as the options say."""
         if not self.options.keeps(finding.kind):
@@ -129,6 +146,7 @@ class Engine:
         """Start the device's next launch, if there is one."""
         if self.fleet.begin(device):
             dispatch = self.fleet.running(device)
+            self.timer.launch(device)
             self.lds.begin(self.fleet.slots_of(device), dispatch.image.program.lds_bytes)
             self.shades[dispatch.number].forget(self.fleet.waves_of(device))
             self._admit(device)
@@ -137,11 +155,14 @@ class Engine:
         """Start workgroups of the device's launch that there is room for."""
         waves = self.fleet.admit(device)
         if waves.size:
+            self.timer.admit(device, waves)
             dispatch = self.fleet.running(device)
             self._enqueue(Cohort(self.linked.starts[dispatch.number], waves, None, dict(dispatch.args)))
 
     def _retire(self, cohort: Cohort) -> None:
-        for device in self.fleet.retire(cohort.waves, LANES if cohort.mask is None else cohort.mask.sum(1)):
+        devices = self.fleet.retire(cohort.waves, LANES if cohort.mask is None else cohort.mask.sum(1))
+        self.timer.retire(cohort.waves)
+        for device in devices:
             self._admit(device)
             if self.fleet.idle(device):
                 self._end(device)
@@ -149,6 +170,7 @@ class Engine:
 
     def _end(self, device: int) -> None:
         """The device's launch has ended: all that was stored is there to see, and the next one starts."""
+        self.timer.end(device)
         if self.races is not None:
             self.races.epoch[self.fleet.slots_of(device)] += 1
         if self.watch is not None:
@@ -173,6 +195,7 @@ class Engine:
                     self.ready.setdefault(cohort.block, []).append(cohort)
             elif self.timed:
                 self.ticks += IDLE_TICKS
+                self.timer.idle(self.timed, self.version, IDLE_TICKS)
                 self._look_again(self.timed)
             elif not arrived:
                 return None
@@ -224,9 +247,13 @@ class Engine:
         step = Step(self, cohort, code.block.ops, code.block.label)
         lanes = cohort.n * LANES if cohort.mask is None else int(cohort.mask.sum())
         self.lane_instructions += lanes * len(code.block.ops)
+        if self.counter is not None:
+            self.counter.block(step, code)
         try:
-            run = code.run if self.options.trace is None else self.options.trace.pick(code, step)
+            run = self.timer.enter(step, code, cohort.block)
+            run = run if self.options.trace is None else self.options.trace.pick(code, step)
             values = run(step, cohort.values)
+            self.timer.leave(step)
             if step.shades and code.end.name in BRANCHES:
                 step.refuse(len(code.block.ops) - 1, step.shades.of(step, code.end.operands[0]))
         except SimFault:
@@ -272,6 +299,7 @@ class Engine:
         """Send the cohort along `edge`; in a waiting loop that has seen nothing new, park it."""
         if shades := self.shades[self.linked.numbers[cohort.block]]:
             shades.follow(cohort, edge)
+        self.timer.follow(cohort, edge)
         moved = self._moved(cohort, edge, values)
         moved.values |= {key: seen for key, seen in values.items() if key < 0 and self._within(key, edge.target)}
         if edge.target not in self.linked.polls:
@@ -337,6 +365,7 @@ class Engine:
                 self._enqueue(cohort.rows(np.flatnonzero(mine)))
             if not mine.all():
                 self.barred.append(cohort.rows(np.flatnonzero(~mine)))
+        self.timer.barrier([cohort.waves[complete[cohort.waves // self.waves_per_group]] for cohort in waiting])
         self.arrived[complete] = 0
         if self.races is not None:
             self.races.epoch[complete] += 1

@@ -6,7 +6,7 @@ any launch runs in its device's slot i. Every slot has as many waves as the larg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -53,8 +53,17 @@ class Fleet:
         live_waves: [slots], live_lanes: [slots * waves_per_group], of those running.
     """
 
-    def __init__(self, queues: Sequence[Sequence[Dispatch]], resident: int | None) -> None:
-        """`resident`: workgroups that a device has room for at once; None: for all.
+    def __init__(
+        self,
+        queues: Sequence[Sequence[Dispatch]],
+        resident: int | None,
+        ended: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Devices at rest.
+
+        Args:
+            resident: workgroups that a device has room for at once; None: for all.
+            ended: called with a device and the number of its launch that has ended, before its next one starts.
 
         Raises:
             BadInput: for a launch that has no whole waves.
@@ -66,7 +75,7 @@ class Fleet:
             sizes = f"block {dispatch.image.block}, grid {dispatch.image.grid}"
             expect(fits, "launch", f"whole waves of {LANES} threads", sizes)
         self.queues = tuple(map(tuple, queues))
-        self.resident = resident
+        self.resident, self._ended = resident, ended
         self.waves_per_group = max(dispatch.waves for queue in queues for dispatch in queue)
         self.first = np.cumsum([0, *(max(dispatch.workgroups for dispatch in queue) for queue in queues)])
         self.slots = int(self.first[-1])
@@ -98,6 +107,8 @@ class Fleet:
 
     def begin(self, device: int) -> bool:
         """Take the next launch of the device; whether there is one."""
+        if self._ended is not None and self.launch[device] >= 0:
+            self._ended(device, int(self.launch[device]))
         if self.launch[device] + 1 == len(self.queues[device]):
             return False
         self.launch[device] += 1

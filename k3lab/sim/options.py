@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from k3lab.errors import BadInput, expect
+from k3lab.sim.clock.costs import Costs, costs_of
 from k3lab.sim.trace import Trace
 
 Held = int | tuple[int, int]
@@ -44,6 +45,9 @@ class Options:
         strict: report what hardware does silently and no kernel should rely on.
         max_steps: blocks run before the watchdog stops the simulation.
         mfma: accumulation model of the matrix instructions.
+        clock: costs by which every wave's time is modelled (see `k3lab.sim.clock`), or the name of a table of them;
+            None: the clock that waves can read tells an order of events only.
+        count: whether to count bytes and matrix operations (see `k3lab.sim.traffic`).
     """
 
     schedule: Literal["default", "random", "adversarial"] = "default"
@@ -65,6 +69,8 @@ class Options:
     max_steps: int = 10_000_000
     mfma: str = "fused"
     trace: Trace | None = None
+    clock: Costs | str | None = None
+    count: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -79,6 +85,10 @@ class Options:
                 raise BadInput(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}.")
 
         expect(self.resident is None or self.resident > 0, "resident", "a positive number or None", self.resident)
+        expect(isinstance(self.count, bool), "count", "True or False", self.count)
+        if self.clock is not None:
+            costs_of(self.clock)
+            expect(self.trace is None, "trace", "none beside a modelled clock", "one")
 
     @property
     def fill(self) -> bytes | None:

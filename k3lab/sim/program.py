@@ -7,7 +7,7 @@ its successors need. Every operation takes one line, so that an exception's line
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,7 @@ class Code:
         run: function of (step, live values) that returns the values its successors need.
         end: the terminator; `edges` are its ways out in order.
         noted: makes a `run` that tells its step of every operation, for a trace.
+        passing: makes a `run` that tells its step before each of the operations it is given, for a clock.
     """
 
     block: Block
@@ -59,6 +60,7 @@ class Code:
     edges: tuple[Edge, ...]
     live_in: frozenset[int]
     noted: Callable[[], Run]
+    passing: Callable[[frozenset[int]], Run]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Program:
         lds: offset of every LDS global; `lds_bytes` is what a workgroup takes.
         polls: headers of loops that read memory or the clock and change nothing but by atomics: waiting loops, or loops
             of loads; `timed` are those of them that read the clock.
+        passing: blocks' functions for a modelled clock, by index, as they have been needed.
     """
 
     kernel: Kernel
@@ -80,6 +83,7 @@ class Program:
     lds_bytes: int
     polls: frozenset[int]
     timed: frozenset[int]
+    passing: dict[int, Run] = field(default_factory=dict, repr=False, compare=False)
 
 
 def decode(module: Module, name: str) -> Program:
@@ -118,10 +122,11 @@ def _check_supported(kernel: Kernel) -> None:
 
 def _known(op: Op) -> bool:
     by_engine = BARRIERS | SILENT | TERMINATORS | {"llvm.mlir.addressof"}
-    return op.name in by_engine or _is_clock(op) or access.lookup(op.name) is not None
+    return op.name in by_engine or is_clock(op) or access.lookup(op.name) is not None
 
 
-def _is_clock(op: Op) -> bool:
+def is_clock(op: Op) -> bool:
+    """Whether `op` reads the clock."""
     return "memrealtime" in op.name or "memrealtime" in str(op.attrs.get("intrin", ""))
 
 
@@ -169,13 +174,13 @@ def _split_at_barriers(block: Block) -> Iterator[Block]:
 def _may_wait(graph: Graph, body: frozenset[int]) -> bool:
     """Whether what a loop reads may change by what others do, or with time, and it does nothing but look."""
     ops = [op for i in body for op in graph.blocks[i].ops]
-    return any(access.looks(op) or _is_clock(op) for op in ops) and not any(
+    return any(access.looks(op) or is_clock(op) for op in ops) and not any(
         access.is_store(op) or op.name == BARRIER for op in ops
     )
 
 
 def _reads_clock(graph: Graph, body: frozenset[int]) -> bool:
-    return any(_is_clock(op) for i in body for op in graph.blocks[i].ops)
+    return any(is_clock(op) for i in body for op in graph.blocks[i].ops)
 
 
 def _code(graph: Graph, number: int, constants: dict[int, Any], suspects: Suspects) -> Code:
@@ -191,7 +196,12 @@ def _code(graph: Graph, number: int, constants: dict[int, Any], suspects: Suspec
     own = graph.live_in[number] | {a for a, _ in block.args}  # a poll compares what its header had with what it gets
     needed |= {a for edge in edges for a, _ in graph.blocks[edge.target].args if a in own}
     make = partial(_generate, block, graph.live_in[number], frozenset(needed), constants, suspects)
-    return Code(block, make(), end, edges, graph.live_in[number], partial(make, noted=True))
+    noted, passing = partial(make, noted=True), partial(_passing, make)
+    return Code(block, make(), end, edges, graph.live_in[number], noted, passing)
+
+
+def _passing(make: Callable[..., Run], points: frozenset[int]) -> Run:
+    return make(points=points)
 
 
 def _generate(
@@ -201,10 +211,12 @@ def _generate(
     constants: dict[int, Any],
     suspects: Suspects,
     noted: bool = False,
+    points: frozenset[int] = frozenset(),
 ) -> Run:
     """The block's function, as source text compiled once; a line number tells the operation.
 
-    With `noted`, every operation is followed by a call of `step.note` with its operands and its result.
+    With `noted`, every operation is followed by a call of `step.note` with its operands and its result; those in
+    `points` come after a call of `step.point`.
     """
     used = {value for op in block.ops for value in op.operands} | needed
     names: dict[str, Any] = {f"k{value}": constants[value] for value in used if value in constants}
@@ -223,7 +235,7 @@ def _generate(
         else:
             line = _line(number, op, name, names, constants)
         note = _note(number, op, name) if noted and not constants.keys() & set(op.results) else ""
-        lines.append(_joined(refuse, line, follow, note))
+        lines.append(_joined(f"step.point({number})" if number in points else "", refuse, line, follow, note))
     passed = {source for _, sources in block.ops[-1].successors for source in sources}
     lines.append(_joined(suspects.after(needed, given, passed, names), _note(-1, block.ops[-1], name) if noted else ""))
     returned = ", ".join(f"{value}: {name(value)}" for value in sorted(needed))
@@ -252,7 +264,7 @@ def _line(number: int, op: Op, name: Callable[[int], str], names: dict[str, Any]
     operands = ", ".join(name(value) for value in op.operands)
     targets = ", ".join(f"v{value}" for value in op.results)
     assign = f"{targets} = " if targets else ""
-    if _is_clock(op):
+    if is_clock(op):
         names["clock"] = _clock
         return f"{assign}clock(step)"
     found = semantics.find(op)
@@ -285,4 +297,4 @@ def _heard(op: Op) -> Iterator[str]:
 
 
 def _clock(step: Any) -> Any:
-    return np.array([[step.ticks]], np.int64)
+    return step.ticks

@@ -103,6 +103,8 @@ def read_global(step: Step, address: I64, size: int, only: Bools | None = None) 
         return _read_what_is_there(step, address, size, only, error)
     if step.globals.has_scratch:
         _check_written(step, address, size, only)
+    if step.meter is not None:
+        step.meter.load(step, address, size, only)
     return data if step.watch is None else step.watch.load(step, address, data, only)
 
 
@@ -154,6 +156,8 @@ def write_global(step: Step, address: I64, data: Bytes, only: Bools | None = Non
         return
     if step.globals.has_scratch:
         step.globals.mark(places, octets.shape[-1])
+    if step.meter is not None:
+        step.meter.store(step, where, places, octets.shape[-1])
     step.stored()
 
 
@@ -215,6 +219,8 @@ def read_lds(step: Step, address: I64, size: int, only: Bools | None = None) -> 
     else:
         use = only if step.mask is None else only & step.mask
         step.watch_lds("load", np.broadcast_to(offset, use.shape)[use], size, use)
+    if step.meter is not None:
+        step.meter.lds(step, "load", address.shape[1], size, only)
     data, written = step.lds.load(offset, size)
     if not written.all():
         index = tuple(int(i) for i in np.argwhere(~written)[0])
@@ -240,6 +246,8 @@ def write_lds(step: Step, address: I64, data: Bytes, only: Bools | None = None) 
     rows = step.chosen(offset, data, only)
     if rows is not None:
         step.watch_lds("store", rows[1], size, rows[0])
+        if step.meter is not None:
+            step.meter.lds(step, "store", max(address.shape[1], data.shape[1]), size, only)
         step.lds.store(rows[1], rows[2])
         step.stored()
 
@@ -287,8 +295,12 @@ def load_one(step: Step, space: int, address: I64, size: int, at: tuple[int, int
             if not written.all():
                 where = f"LDS + {int(address.flat[0])}"
                 step.found("uninitialised", f"atomic of {size} bytes at {where}, which nothing has written", at)
+            if step.meter is not None:
+                step.meter.lds(step, "atomic", 1, size, _one(step, at))
             return data
         data = step.globals.load(address, size)
+        if step.meter is not None:
+            step.meter.atomic(step, address, size, *at)
         if step.watch is not None:
             step.watch.atomic(step, address, size, *at)
             data = step.globals.load(address, size)
@@ -299,6 +311,13 @@ def load_one(step: Step, space: int, address: I64, size: int, at: tuple[int, int
         where = step.globals.describe(int(address.flat[0]))
         step.found("uninitialised", f"atomic of {size} bytes at {where}, which nothing has written", at)
     return data
+
+
+def _one(step: Step, at: tuple[int, int]) -> Bools:
+    """Only the lane at (row, lane)."""
+    only = np.zeros((step.n, 64), bool)
+    only[at] = True
+    return only
 
 
 def store_one(step: Step, space: int, address: I64, data: Bytes, row: int) -> None:

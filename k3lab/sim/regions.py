@@ -19,6 +19,7 @@ from k3lab.sim.memory import GlobalMemory
 from k3lab.sim.touch import DEVICE, SYSTEM, WORD, Touch, words_of
 
 Numbers = NDArray[np.int16]
+I64 = NDArray[np.int64]
 NOWHERE = -1
 _UNIT = {"pairs": PAIR_BYTES, "flags": WORD, "rows": 1}
 
@@ -100,6 +101,7 @@ class RegionMap:
         self.guard = np.array([*(_guard(region, flags) for region in regions), NOWHERE], np.int16)
         self.guarding = np.isin(np.arange(len(regions) + 1), self.guard[self.guard >= 0])
         self._starts: list[int] = []  # in the buffer, by region
+        self._bases: list[int] = []  # of the buffer, by region
         self._memory, self._scratch = memory, list[tuple[int, int]]()  # address and bytes of regions that hold nothing
         self._numbers: dict[int, Numbers] = {}
         for number, region in enumerate(regions):
@@ -139,6 +141,22 @@ class RegionMap:
             return None
         return self.regions[number], (offset - self._starts[number]) // self.regions[number].unit
 
+    @property
+    def homes(self) -> dict[int, int]:
+        """The rank that owns the regions in a buffer, by the buffer's base address, where they say."""
+        ranks = zip(self.regions, self._bases, strict=True)
+        return {base: region.rank for region, base in ranks if region.rank is not None}
+
+    def places(self, base: int, words: I64) -> tuple[I64, I64]:
+        """By 4-byte word of the buffer at `base`: (its region's number, which pair, flag word or byte of it that is).
+
+        Outside of all regions it is (`NOWHERE`, the byte of the buffer).
+        """
+        numbers = self._numbers.get(base)
+        region = np.full(words.shape, NOWHERE) if numbers is None else numbers[words].astype(np.int64)
+        starts, units = np.array([*self._starts, 0]), np.array([*(r.unit for r in self.regions), 1])
+        return region, (words * WORD - starts[region]) // units[region]
+
     def _place(self, number: int, region: SharedRegion, held: Sequence[Sequence[Any]], memory: GlobalMemory) -> None:
         if isinstance(region.buffer, str):
             at = next((buffer.base for buffer in memory.buffers if buffer.name == region.buffer), None)
@@ -154,6 +172,7 @@ class RegionMap:
         expect(bool((numbers[mine] == NOWHERE).all()), f"region {region.name}", "no overlap", "one")
         numbers[mine] = number
         self._starts.append(start)
+        self._bases.append(buffer.base)
         if region.scratch:
             self._scratch.append((buffer.base + start, region.nbytes))
 

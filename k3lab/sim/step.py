@@ -14,6 +14,7 @@ from k3lab.sim.faults import Finding, SimFault, Where
 if TYPE_CHECKING:
     from k3lab.hardware.mfma import MfmaModel
     from k3lab.lowering.ir import Op
+    from k3lab.sim.clock.timer import Pace
     from k3lab.sim.cohort import Cohort
     from k3lab.sim.engine import Engine
     from k3lab.sim.memory import PrivateMemory
@@ -35,8 +36,12 @@ class Step:
         strict: whether operations report what hardware does silently.
         at: number of the operation that runs, in its block, whose label is `block`.
         watch: what sees every access to global memory; None when no option asks for it.
+        meter: what is shown every access to any memory, to measure it; None when no option asks for it.
+        pace: the modelled time of the waves; only a modelled clock sets it.
         shades: where values are poison that outlive their block; `follows_poison`: whether anybody asks.
     """
+
+    pace: Pace
 
     def __init__(self, engine: Engine, cohort: Cohort, ops: tuple[Op, ...], block: str = "") -> None:
         self.engine = engine
@@ -49,6 +54,7 @@ class Step:
         self.strict = engine.options.strict
         self.globals = engine.globals
         self.watch = engine.watch
+        self.meter = engine.meter
         self.lds = engine.lds
         image = engine.linked.images[engine.linked.numbers[cohort.block]]
         self.grid, self.block_dim = image.grid, image.block
@@ -77,9 +83,13 @@ class Step:
         return _unflatten(self.wave_in_block * LANES + np.arange(LANES), self.block_dim)
 
     @property
-    def ticks(self) -> int:
-        """The clock s_memrealtime reads: it moves only when nothing else can."""
-        return self.engine.ticks
+    def ticks(self) -> I64:
+        """The clock s_memrealtime reads, [n or 1, 1]; without a modelled one it moves only when nothing else can."""
+        return self.engine.timer.read(self)
+
+    def point(self, number: int) -> None:
+        """Come to operation `number`, at which the modelled clock settles the waves' time."""
+        self.engine.timer.point(self, number)
 
     def safe(self, address: I64) -> I64:
         """`address` with inactive lanes' garbage replaced by an active lane's."""

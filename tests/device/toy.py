@@ -12,6 +12,7 @@ from k3lab.geometry import Geometry
 from k3lab.kernels.abi import arguments, stage_names
 from k3lab.kernels.build import build
 from k3lab.launches.declaration import Launch, LaunchKey, Output, Stage, TensorDecl
+from k3lab.launches.stamps import StampPoint
 from k3lab.layout import Local, PlainRows, Region, place_locals
 from k3lab.lowering.capture import lower
 from k3lab.lowering.ir import Module
@@ -45,7 +46,7 @@ TOY = Launch(
     made=(Output("out", "16384", "int32", "words"),),
     outputs=("out",),
     end_tensors=("out",),
-    stamps=("start", "one", "two", "skipped", "last"),
+    stamp_points=tuple(map(StampPoint, ("start", "one", "two", "skipped", "last"))),
     check=lambda key, tensors: None,
 )
 

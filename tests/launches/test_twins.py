@@ -189,7 +189,7 @@ class TestBadRequests:
         with pytest.raises(BadInput, match="MFMA model: expected one of"):
             k3lab.run("k1", case, mfma="cdna5")
         with pytest.raises(BackendUnavailable, match="backend: this version has"):
-            k3lab.run("k1", case, backend="cuda")
+            k3lab.run("k1", case, backend="nosuch")
         with pytest.raises(BadInput, match="device: expected a torch device"):
             k3lab.run("k1", case, device="nosuch")
         with pytest.raises(BadInput, match="expected one of"):

@@ -1,0 +1,153 @@
+"""A timeline as JSON: written, read back, and held against an older one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+
+from k3lab.analysis.timeline.intervals import BARRIER, WAIT, Clock, Table, Timeline
+from k3lab.analysis.timeline.stages import durations
+from k3lab.analysis.timeline.traffic import Traffic
+from k3lab.analysis.timeline.waits import wait_matrix
+from k3lab.errors import BadInput, expect
+from k3lab.launches.stamps import StampPoint
+
+VERSION = 1
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema of timeline.json."""
+    text = resources.files("k3lab.analysis.timeline").joinpath("timeline.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def to_json(timeline: Timeline) -> str:
+    """The JSON text, checked against the schema in the package; a point that was not passed is null."""
+    stamps = [[[int(t) or None for t in row] for row in rank] for rank in timeline.stamps]
+    data = {
+        "version": VERSION,
+        "launch": timeline.launch,
+        "published": timeline.published,
+        "case": timeline.case,
+        "clock": asdict(timeline.clock),
+        "points": [asdict(point) for point in timeline.points],
+        "na": timeline.na,
+        "regions": list(timeline.regions),
+        "stamps": stamps,
+        "waits": _columns(timeline.waits),
+        "barriers": _columns(timeline.barriers),
+        "traffic": None if timeline.traffic is None else timeline.traffic.to_dict(),
+        "provenance": dict(timeline.provenance),
+    }
+    jsonschema.validate(data, schema())
+    return json.dumps(data, allow_nan=False)
+
+
+def from_json(text: str, where: str = "timeline") -> Timeline:
+    """The timeline `to_json` wrote.
+
+    Raises:
+        BadInput: when the text is no JSON, of another version, or not what the schema asks for.
+    """
+    try:
+        data = json.loads(text)
+        jsonschema.validate(data, schema())
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadInput(f"{where}: expected a timeline in JSON, got text that is none ({error}).") from None
+    except jsonschema.ValidationError as error:
+        at = "/".join(str(part) for part in error.absolute_path) or "the top"
+        raise BadInput(
+            f"{where}: expected a version {VERSION} timeline, got a misfit at {at}: {error.message[:200]}."
+        ) from None
+    stamps = np.array([[[t or 0 for t in row] for row in rank] for rank in data["stamps"]], np.int64)
+    return Timeline(
+        launch=data["launch"],
+        published=data["published"],
+        case=data["case"],
+        clock=Clock(**data["clock"]),
+        points=tuple(StampPoint(**point) for point in data["points"]),
+        stamps=stamps,
+        na=data["na"],
+        regions=tuple(data["regions"]),
+        waits=_table(data["waits"], WAIT),
+        barriers=_table(data["barriers"], BARRIER),
+        traffic=None if data["traffic"] is None else Traffic.from_dict(data["traffic"]),
+        provenance=data["provenance"],
+    )
+
+
+def _columns(table: Table | None) -> dict[str, list[Any]] | None:
+    return None if table is None else {name: table[name].tolist() for name in table.dtype.names or ()}
+
+
+def _table(columns: dict[str, list[Any]] | None, kind: np.dtype[Any]) -> Table | None:
+    if columns is None:
+        return None
+    lengths = {len(column) for column in columns.values()}
+    expect(len(lengths) == 1, "timeline", "columns of one length", sorted(lengths))
+    made = np.empty(lengths.pop(), kind)
+    for name in kind.names or ():
+        made[name] = columns[name]
+    return made
+
+
+def load(path: str | Path) -> Timeline:
+    """Read a timeline.json.
+
+    Raises:
+        BadInput: when the file cannot be read or is no timeline.
+    """
+    where = f"timeline {str(path)!r}"
+    try:
+        expect(Path(path).is_file(), where, "a readable JSON file", "none of that name")
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{where}: expected a readable JSON file, got {error}.") from None
+    return from_json(text, where)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A figure of a timeline beside an older one's, in microseconds; None where one has no such row."""
+
+    row: str
+    figure: str
+    old: float | None
+    new: float | None
+
+
+def changes(old: Timeline, new: Timeline) -> list[Change]:
+    """How the whole, each stage's time on a CTA and each wait moved, in the new one's order.
+
+    Raises:
+        BadInput: when they are of other launches, or one is measured and the other modelled.
+    """
+    expect(old.launch == new.launch, "older timeline", f"one of {new.launch}", f"one of {old.launch}")
+    kinds = (old.clock.kind, new.clock.kind)
+    expect(kinds[0] == kinds[1], "older timeline", f"a {kinds[1]} one", f"a {kinds[0]} one")
+    before, after = dict(_figures(old)), dict(_figures(new))
+    names = [*after, *(name for name in before if name not in after)]
+    return [Change(*name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+
+
+def _figures(timeline: Timeline) -> Iterator[tuple[tuple[str, str], float]]:
+    yield ("launch", "end"), _tenths(float(timeline.us(timeline.end)))
+    for row in durations(timeline):
+        yield (f"{row.stage}: {row.point}", "median"), _tenths(row.median)
+        yield (f"{row.stage}: {row.point}", "longest"), _tenths(row.longest)
+    for wait in wait_matrix(timeline) if timeline.waits is not None else ():
+        yield (f"{wait.stage} waits for {wait.region}", "longest"), _tenths(wait.longest)
+
+
+def _tenths(us: float) -> float:
+    """To a tenth of a nanosecond: less is what JSON's rounding leaves."""
+    return round(us, 4)
