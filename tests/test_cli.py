@@ -76,7 +76,7 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_version_and_help():
     assert fine("--version") == f"k3lab {__version__}\n"
     text = fine("--help")
-    for name in ("doctor", "run", "report", "bisect", "selftest", "budget", "case", "lab"):
+    for name in ("doctor", "run", "report", "bisect", "selftest", "budget", "orders", "case", "lab"):
         assert re.search(rf"^  {name}\b", text, re.M)
         assert "Usage:" in fine(name, "-h")
 
@@ -95,11 +95,12 @@ def test_doctor_says_what_works_and_what_does_not():
     backends = {backend["name"]: backend for backend in facts["backends"]}
     assert list(backends) == ["twin", "oracle", "sim", "gfx950", "cuda"]
     assert backends["twin"]["works"] and backends["oracle"]["works"]
-    assert backends["cuda"]["why"].startswith("not part of this version")
     assert facts["launches"] == list(launches.LAUNCHES)
     assert set(facts["packages"]) >= {"torch", "numpy", "flydsl", "aiter"}
     text = fine("doctor")
     assert all(name in text for name in (*backends, "flydsl", "aiter", "GPU"))
+    named = [row["name"] for row in (*facts["backends"], *facts["lowering"])]
+    assert len(set(named)) == len(named) and not any(name.startswith("sim") and name != "sim" for name in named)
 
 
 def _rows() -> dict[str, dict[str, object]]:
@@ -121,6 +122,12 @@ def test_doctor_says_why_there_is_no_gfx950(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.version.hip", None)
     row = _rows()["gfx950"]
     assert not row["works"] and "expected a ROCm build of torch" in str(row["why"])
+
+
+def test_doctor_says_why_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.version.cuda", None)
+    row = _rows()["cuda"]
+    assert not row["works"] and "expected a CUDA build of torch" in str(row["why"])
 
 
 def test_doctor_imports_neither_flydsl_nor_aiter(tmp_path: Path):
@@ -397,7 +404,6 @@ def test_lab_opens_the_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (2, "report all --case x", "--case: expected one launch"),
         (2, "report k1 --against missing.json", "expected a readable JSON file"),
         (2, "case info missing.safetensors", "there is no such file"),
-        (3, "run k1 --geometry mini --backend cuda", "backend: this version has"),
         (2, "run k1 --geometry mini --backend sim --device cuda", "device: expected 'cpu' or none"),
         (2, "run k1 --geometry mini --backend sim --order torch", "order: expected 'kernel' beside backend='sim'"),
         (2, "run k1 --geometry mini --schedule random", "--schedule: expected --backend sim beside it, got --backend"),
@@ -410,11 +416,13 @@ def test_lab_opens_the_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (2, "run k1 --geometry mini --backend sim --memory none", "--memory: expected one of sequential, relaxed"),
         (2, "run k1 --geometry mini --dumps", "dumps: expected none beside a twin"),
         (2, "bisect k9", "launch: expected one of"),
-        (2, "bisect k1 --geometry mini --backend twin", "--backend: expected one of sim, gfx950, got 'twin'"),
+        (2, "bisect k1 --geometry mini --backend twin", "--backend: expected one of sim, gfx950, cuda, got 'twin'"),
         (2, "selftest k9", "launch: expected one of k1"),
         (3, "run k1 --geometry mini --backend gfx950", "gfx950: expected"),
         (3, "bisect k1 --geometry mini --backend gfx950", "gfx950: expected"),
         (3, "selftest k1 --geometry mini --backend gfx950", "gfx950: expected"),
+        (3, "run k1 --geometry mini --backend cuda", "cuda: expected"),
+        (3, "selftest k1 --geometry mini --backend cuda", "cuda: expected"),
         (3, "run k1 --geometry mini --device meta", "cpu and cuda devices only"),
     ],
 )

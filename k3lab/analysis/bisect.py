@@ -147,7 +147,7 @@ def bisect(
     """Run a launch's stages one by one, each on the twin's inputs, until one does not give the twin's bits.
 
     Args:
-        backend: one that runs kernels: `sim`, `gfx950`.
+        backend: one that runs kernels: `sim`, `gfx950`, `cuda`.
         sim: how to simulate, as in `run`.
         progress: called with the stage that is about to run.
 

@@ -37,7 +37,7 @@ from k3lab.rounding import Passed
 from k3lab.stats import ErrorStats, error_stats
 
 HALF_ULP = 0.5
-KERNEL_LABELS = {"sim": "kernel in the simulator", "gfx950": "kernel on gfx950"}
+KERNEL_LABELS = {"sim": "kernel in the simulator", "gfx950": "kernel on gfx950", "cuda": "translated kernel on NVIDIA"}
 NARROW_BITS = 8  # formats whose codes are counted one by one
 HEAT_BLOCKS = 56  # channel blocks of a heat map: one a slice of 128 at full width
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -14,6 +14,9 @@ from k3lab.analysis.glossary import glossary
 from k3lab.analysis.report import Budget, BudgetRow, Difference, Figures, PointRow, Report, TensorRow
 from k3lab.analysis.words import decibel, number, percent, shape, share_text
 from k3lab.backends.twin import TWINS
+
+if TYPE_CHECKING:
+    from k3lab.analysis.timeline import Timeline
 
 ALTERNATIVES = {
     "error_by_stage": "Own and built-up relative rms error of every rounding point, in order, on a log axis",
@@ -24,8 +27,8 @@ ALTERNATIVES = {
 }
 
 
-def render(report: Report, against: Report | None = None) -> str:
-    """The whole page; with an older report, what changed since is listed too."""
+def render(report: Report, against: Report | None = None, timeline: Timeline | None = None) -> str:
+    """The whole page; with an older report, what changed since is listed too; with a timeline, it has its section."""
     case = sentences.case(report)
     return _page(
         "report.html.j2",
@@ -52,6 +55,7 @@ def render(report: Report, against: Report | None = None) -> str:
         firsts=[row for row in report.tensors if row.difference.first],
         provenance=[(role, list(_facts(facts))) for role, facts in report.provenance.items()],
         changes=None if against is None else report.diff(against),
+        timeline=None if timeline is None else _timeline(timeline),
         old_created=_when(against) if against else "",
         old_case=sentences.case(against) if against else "",
     )
@@ -98,6 +102,11 @@ def _headline(report: Report) -> dict[str, Any]:
     }
 
 
+def template(name: str, **view: Any) -> str:
+    """A template of this package, filled in."""
+    return _page(name, **view)
+
+
 def _page(template: str, **view: Any) -> str:
     return _environment().get_template(template).render(**view)
 
@@ -130,6 +139,12 @@ def _charts(report: Report) -> dict[str, dict[str, str]]:
     return {
         name: {"alt": ALTERNATIVES[name], "data": base64.b64encode(data).decode("ascii")} for name, data in pngs.items()
     }
+
+
+def _timeline(timeline: Timeline) -> dict[str, Any]:
+    from k3lab.analysis.timeline.page import section
+
+    return section(timeline)
 
 
 def _held(row: PointRow | TensorRow) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 
@@ -16,6 +16,9 @@ from k3lab.analysis.words import plural
 from k3lab.errors import BadInput, expect
 from k3lab.files import write_text
 from k3lab.stats import Figures
+
+if TYPE_CHECKING:
+    from k3lab.analysis.timeline import Timeline
 
 VERSION = 1
 CORRECTLY_ROUNDED = "own error at most half an ulp"
@@ -234,11 +237,12 @@ class Report:
             raise BadInput(f"report {str(path)!r}: expected a readable JSON file, got {error}.") from None
         return cls.from_json(text, where=f"report {str(path)!r}")
 
-    def save(self, folder: str | Path, against: Report | None = None) -> Path:
+    def save(self, folder: str | Path, against: Report | None = None, timeline: Timeline | None = None) -> Path:
         """Write report.html, report.json and points.csv into `folder`; returns the HTML's path.
 
         Args:
             against: an older report; the page then also lists what changed since.
+            timeline: of the same launch: the page gets a section of it, and its own page and exports lie beside.
 
         Raises:
             BadInput: when the folder cannot be written; no file is left half-written.
@@ -246,9 +250,12 @@ class Report:
         from k3lab.analysis.html import render
 
         folder = Path(folder)
-        texts = {"report.json": self.to_json(), "points.csv": points_csv(self), "report.html": render(self, against)}
+        page = render(self, against, timeline)
+        texts = {"report.json": self.to_json(), "points.csv": points_csv(self), "report.html": page}
         for name, text in texts.items():
             write_text(folder / name, text)
+        if timeline is not None:
+            timeline.save(folder)
         return folder / "report.html"
 
     def diff(self, old: Report) -> list[Change]:

@@ -35,7 +35,7 @@ def run(
 
     Args:
         backend: `twin`, `oracle` (float64, nothing rounded; `order` and `mfma` do not apply), or one that runs the
-            launch's kernel: `sim`, `gfx950`.
+            launch's kernel: `sim`, `gfx950`, `cuda`.
         order: `kernel` follows the kernel's reduction trees and MFMA model; `torch` uses plain sums and matmuls.
         mfma: accumulation model of the matrix instructions (`k3lab.hardware.mfma.MODELS`), in twin and simulator.
         device: torch device of the twins, `cpu` by default.

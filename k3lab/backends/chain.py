@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -21,10 +21,17 @@ from k3lab.sim.regions import SharedRegion
 Kind = Literal["pairs", "rows", "flags"]
 
 
-def simulated_chain(steps: Sequence[Sequence[Buffers]], options: Options | None = None) -> Engine:
+def simulated_chain(
+    steps: Sequence[Sequence[Buffers]],
+    options: Options | None = None,
+    ended: Callable[[int, int], None] | None = None,
+) -> Engine:
     """Run launches on every rank's buffers, in place: `steps[i][r]` is rank r's launch number i, joined before.
 
-    Launches may share scratch and peer buffers with others of their rank.
+    Launches may share scratch, peer buffers and what they hand each other with others of their rank.
+
+    Args:
+        ended: called with a rank and the number of its launch that has ended, before its next one starts.
 
     Raises:
         SimFault: when a check stops the simulation.
@@ -42,7 +49,7 @@ def simulated_chain(steps: Sequence[Sequence[Buffers]], options: Options | None 
                 buffers.tensors["peers"].copy_(table)
     ranks = [[_call(step[rank]) for step in steps] for rank in range(len(steps[0]))]
     regions = [*_scratch_regions(steps, names), *_peer_regions(steps, names)]
-    return simulate_chain(ranks, memory=memory, options=options, regions=regions)
+    return simulate_chain(ranks, memory=memory, options=options, regions=regions, ended=ended)
 
 
 class _Names:

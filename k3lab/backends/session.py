@@ -13,6 +13,7 @@ from k3lab.arith import make
 from k3lab.backends import gfx950
 from k3lab.backends import sim as simulator
 from k3lab.backends.chain import simulated_chain
+from k3lab.backends.cuda import device as nvidia
 from k3lab.backends.run import Run, device_name, versions
 from k3lab.cases.case import Case
 from k3lab.errors import BackendUnavailable, BadInput, expect
@@ -28,8 +29,13 @@ from k3lab.sim.options import Options
 KERNELS = {
     "sim": "the launch's kernel as FlyDSL lowers it for gfx950, simulated on this CPU",
     "gfx950": "the launch's kernel on an MI355X",
+    "cuda": "the launch's kernel, lowered for gfx950 and translated to CUDA C++, on an NVIDIA GPU",
 }
 """Backends that run kernels, with what they are."""
+GPUS = {"gfx950": gfx950, "cuda": nvidia}
+"""Those that run them on a GPU: the modules that check and launch."""
+WAIT_TICKS = {"sim": simulator.WAIT_TICKS, "cuda": nvidia.WAIT_TICKS}
+"""How long bounded builds wait, on backends whose clock is not gfx950's."""
 
 Values = Sequence[Mapping[str, torch.Tensor]]
 
@@ -77,14 +83,15 @@ class Session:
         self.options = simulator.merged(sim, mfma)
         case.check()
         self.device = device or ("cpu" if backend == "sim" else "cuda")
-        if backend == "gfx950":
-            gfx950.check(self.launch, self.key, self.stages, self.device)
+        if backend in GPUS:
+            GPUS[backend].check(self.launch, self.key, self.stages, self.device)
         self.ranks = [Buffers.of(self.launch, self.key, tensors, self.stages) for tensors in case.ranks]
         if self.launch.peers(self.key):
             peers.join(self.ranks)
         self._stepped = False
-        for buffers in self.ranks if backend == "sim" else ():
-            buffers.numbers["wait_ticks"] = simulator.WAIT_TICKS
+        if backend in WAIT_TICKS:
+            for buffers in self.ranks:
+                buffers.numbers["wait_ticks"] = WAIT_TICKS[backend]
 
     def step(
         self, case: Case | None = None, epoch: int | None = None, slot: int = 0, twin: Values | None = None
@@ -111,7 +118,7 @@ class Session:
         self._stepped = True
         if not self.whole:
             self._fill(twin if twin is not None else twin_values(case, self.mfma))
-        seconds, said = self._execute()
+        seconds, said, done = self._execute()
         for buffers in self.ranks:
             buffers.check_health()
         exposed = peers.exposed(self.ranks)
@@ -119,13 +126,14 @@ class Session:
         order = tuple(stage.name for stage in self.launch.stages if stage.name in self.stages)
         facts = self._provenance(case, seconds, said)
         model, stages = facts["mfma"], None if self.whole else order
-        return Run(case, self.backend, "kernel", model, self.device, exposed, {}, seconds, facts, stamps, stages)
+        run = Run(case, self.backend, "kernel", model, self.device, exposed, {}, seconds, facts, stamps, stages)
+        return run if done is None else replace(run, clock=done.clock, traffic=done.traffic)
 
     def _fill(self, twin: Values) -> None:
         peers.fill(self.ranks, [filled(self.launch, self.stages, values) for values in twin])
 
-    def _execute(self) -> tuple[float, dict[str, Any]]:
-        """Seconds, and what the backend says of the run."""
+    def _execute(self) -> tuple[float, dict[str, Any], simulator.Simulated | None]:
+        """Seconds, what the backend says of the run, and how the simulation went, if it was one."""
         if self.backend == "sim":
             if "peers" not in self.ranks[0].tensors:
                 done = simulator.simulated(self.ranks[0], self.options)
@@ -133,10 +141,10 @@ class Session:
                 for buffers in self.ranks:
                     lowered(buffers.launch, buffers.key, buffers.stages)
                 done = simulator.timed(lambda: simulated_chain([self.ranks], self.options))
-            return done.seconds, {"simulation": simulator.described(self.options, done)}
+            return done.seconds, {"simulation": simulator.described(self.options, done)}, done
         start = time.perf_counter()
-        self.ranks = gfx950.launched(self.ranks, self.device)
-        return time.perf_counter() - start, {}
+        self.ranks = GPUS[self.backend].launched(self.ranks, self.device)
+        return time.perf_counter() - start, {}, None
 
     def _provenance(self, case: Case, seconds: float, said: Mapping[str, Any]) -> dict[str, Any]:
         buffers = self.ranks[0]
@@ -147,7 +155,7 @@ class Session:
             "versions": {**versions(), "flydsl": flydsl_version()},
             "backend": self.backend,
             "order": "kernel",
-            "mfma": self.mfma if on_sim else "none",
+            "mfma": "none" if self.backend == "gfx950" else self.mfma,
             "device": where,
             "probes": [],
             "case": case.describe(),
@@ -184,10 +192,10 @@ def check_kernel(launch: Launch, backend: str, device: str | None, sim: Options 
         fits = sim is None or sim.mfma in (Options().mfma, mfma)
         expect(fits, "sim.mfma", f"the run's own {mfma!r}", repr(sim and sim.mfma), "leave it out, and give mfma")
         return
-    expect(device is None or device.startswith("cuda"), "device", "'cuda' or 'cuda:N', as torch for ROCm", repr(device))
+    expect(device is None or device.startswith("cuda"), "device", "'cuda' or 'cuda:N', as torch has it", repr(device))
     expect(sim is None, "sim", f"none beside backend={backend!r}", "options of the simulator")
-    expect(mfma == Options().mfma, "mfma", f"none beside backend={backend!r}, whose hardware decides", repr(mfma))
-    gfx950.check_torch()
+    expect(mfma == Options().mfma, "mfma", f"none beside backend={backend!r}", repr(mfma))
+    GPUS[backend].check_torch()
 
 
 def twin_values(case: Case, mfma: str) -> Values:

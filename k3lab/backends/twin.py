@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -22,9 +22,19 @@ TWINS = {
 
 
 def run_twin_backend(
-    case: Case, backend: str, order: str, mfma: str, device: str | None, stages: Collection[str] | None = None
+    case: Case,
+    backend: str,
+    order: str,
+    mfma: str,
+    device: str | None,
+    stages: Collection[str] | None = None,
+    handed: Sequence[Mapping[str, torch.Tensor]] = (),
 ) -> Run:
     """The case's launch on `twin` or `oracle`; of `stages`, if given, only what these write.
+
+    Args:
+        handed: by rank, inputs as the twin of an earlier launch left them: taken in place of the case's, which are
+            these in their storage format.
 
     Raises:
         BadInput: for an unknown order, model or device, or a case that fails its checks.
@@ -36,7 +46,7 @@ def run_twin_backend(
     arith = make(order, launch.name, mfma)
     case.check()
     start = time.perf_counter()
-    ranks, points = run_twins(launch, case.key, case.ranks, arith, device)
+    ranks, points = run_twins(launch, case.key, case.ranks, arith, device, handed)
     seconds = time.perf_counter() - start
     model = mfma if order == "kernel" else "none"
     provenance = {

@@ -21,7 +21,7 @@ from k3lab.errors import BadInput, expect
 from k3lab.formats import FP8_E4M3, bf16_bits, mx
 from k3lab.formats.tensor import bf16_from_bits
 from k3lab.geometry import Geometry
-from k3lab.launches import Launch, TensorDecl
+from k3lab.launches import Launch, LaunchKey, TensorDecl
 
 _DRAWN = (Normal(), Outliers(), Tiny(), Huge(), Ties(), Constant(), Adversarial(), Specials())
 
@@ -64,13 +64,11 @@ def make_case(
     expect(null in NULL, "null", f"one of {NULL}", repr(null))
     expect(scale_rule in mx.RULES, "scale_rule", f"one of {tuple(mx.RULES)}", repr(scale_rule))
     drawn_from = distribution(values, declared)
-    key = declared.key(_geometry(geometry), **{**fill.defaults, **key_options})
+    key = declared.key(geometry_of(geometry), **{**fill.defaults, **key_options})
     slots = _checked_slots(slots, fill.least_slots(key))
 
     def draw(decl: TensorDecl, rank: int = 0) -> torch.Tensor:
-        shape = least_shape(decl, key.sizes, fill.free_sizes(slots))
-        wanted = Wanted(decl.name, shape, key, seed, slots, null, rank, scale_rule)
-        return stored(decl, fill_of(decl, fill)(drawn_from, wanted))
+        return drawn(decl, key, fill, drawn_from, seed, rank, slots, null, scale_rule)
 
     several = key.rank_count > 1
     decls = [decl for decl in declared.inputs_for(key) if not decl.optional or decl.name in fill.fills]
@@ -102,6 +100,23 @@ def distribution(name: str, launch: Launch) -> Normal:
     raise BadInput(f"values: expected one of {', '.join(DISTRIBUTIONS)}, got {name!r}.")
 
 
+def drawn(
+    decl: TensorDecl,
+    key: LaunchKey,
+    fill: LaunchFill,
+    values: Normal,
+    seed: int,
+    rank: int = 0,
+    slots: int = 1,
+    null: str = "mixed",
+    scale_rule: str = "even",
+) -> torch.Tensor:
+    """One rank's tensor `decl` of a case; the arguments are those of `make_case`, checked."""
+    shape = least_shape(decl, key.sizes, fill.free_sizes(slots))
+    wanted = Wanted(decl.name, shape, key, seed, slots, null, rank, scale_rule)
+    return stored(decl, fill_of(decl, fill)(values, wanted))
+
+
 def fill_of(decl: TensorDecl, fill: LaunchFill) -> Fill:
     """How `decl` is drawn: by the launch's own rule, or by the distribution's method for its declared fill."""
     return fill.fills[decl.name] if decl.name in fill.fills else lambda values, w: getattr(values, decl.fill)(w)
@@ -128,7 +143,8 @@ def _bf16(array: F32) -> NDArray[np.uint16]:
     return bits.reshape(array.shape)
 
 
-def _geometry(given: str | Geometry | None) -> Geometry:
+def geometry_of(given: str | Geometry | None) -> Geometry:
+    """A geometry by name (`k3` for None), or as it is given."""
     if isinstance(given, Geometry):
         return given
     return Geometry.named("k3" if given is None else given)

@@ -102,6 +102,7 @@ def run(
 @options.sim_options
 @click.option("--no-budget", is_flag=True, help="Leave out the error budget (most of the time).")
 @click.option("--no-spread", is_flag=True, help="Leave out the other MFMA models.")
+@click.option("--timeline", "timed", is_flag=True, help="Add where the kernel's time goes, and its own page.")
 @click.option("--against", type=Path, metavar="OLD.json", help="An older report.json: list what changed since.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.pass_context
@@ -114,6 +115,7 @@ def report(
     device: str | None,
     no_budget: bool,
     no_spread: bool,
+    timed: bool,
     against: Path | None,
     open_it: bool,
     **described: Any,
@@ -127,7 +129,10 @@ def report(
     sim = options.simulation(backend, described)
     one = launch != "all" or described["case_file"] is None
     expect(one, "--case", "one launch, as a case has the inputs of one", "all")
+    kernel = backend in options.KERNELS
+    expect(kernel or not timed, "--timeline", f"--backend {' or '.join(options.KERNELS)}", f"--backend {backend}")
     from k3lab.analysis.make import make_report, report_steps
+    from k3lab.analysis.timeline import run_timeline
     from k3lab.cli import show
     from k3lab.files import check_writable, write_text
 
@@ -138,10 +143,13 @@ def report(
     reports = {}
     for folder, name, variant in jobs:
         case = options.make_case(name, described, variant, for_all=launch == "all")
-        with progress(folder, report_steps(case, **parts) + 1) as step:
+        with progress(folder, report_steps(case, **parts) + 1 + timed) as step:
             made = make_report(name, case, progress=step, **how, **parts)
+            if timed:
+                step("timeline")
+            times = run_timeline(name, case, **how) if timed else None
             step("charts and page")
-            page = made.save(out / folder, against=old)
+            page = made.save(out / folder, against=old, timeline=times)
         reports[folder] = made
         click.echo("\n".join([*show.report_lines(folder, made), str(page)]))
         if old is not None:

@@ -21,8 +21,6 @@ PACKAGES = {
 }
 """Module names and the distributions they come in."""
 
-LATER = {"cuda": "the kernels' code translated for NVIDIA GPUs"}
-
 
 def examine() -> dict[str, Any]:
     """Versions, GPU, launches and backends; imports neither flydsl nor aiter."""
@@ -46,11 +44,8 @@ def backends() -> list[dict[str, Any]]:
 
     devices = "cpu and cuda devices" if _gpus() else "cpu"
     twins = [{"name": name, "works": True, "why": f"{about}; on {devices}"} for name, about in TWINS.items()]
-    kernels = [kernel_backend("sim", simulator_here), kernel_backend("gfx950", gfx950_here)]
-    later = [
-        {"name": name, "works": False, "why": f"not part of this version: {about}"} for name, about in LATER.items()
-    ]
-    return [*twins, *kernels, *later]
+    checks = {"sim": simulator_here, "gfx950": gfx950_here, "cuda": cuda_here}
+    return [*twins, *(kernel_backend(name, check) for name, check in checks.items())]
 
 
 def kernel_backend(name: str, check: Callable[[], str]) -> dict[str, Any]:
@@ -99,6 +94,18 @@ def gfx950_here() -> str:
     return f"ready on {properties.name} with FlyDSL {codegen.version()}; nobody has run it on one yet"
 
 
+def cuda_here() -> str:
+    """The device, and the compiler.
+
+    Raises:
+        BackendUnavailable: when there is no NVIDIA GPU that torch can use, or NVRTC is missing.
+    """
+    from k3lab.backends.cuda import compiler, device
+
+    device.check_torch()
+    return f"ready on {device.limits(0).name} with NVRTC {compiler.version()}"
+
+
 def lowering() -> list[dict[str, Any]]:
     """What `k3lab compile` can make of a launcher here."""
     from k3lab.errors import BackendUnavailable
@@ -106,7 +113,6 @@ def lowering() -> list[dict[str, Any]]:
 
     facts = []
     for name, about, check in (
-        ("simulator", "FlyDSL kernels, lowered by FlyDSL {}, on this CPU", codegen.version),
         ("isa", "IR and gfx950 assembly by FlyDSL {}", codegen.version),
         ("object", "code objects, linked by {}", codegen.find_linker),
     ):

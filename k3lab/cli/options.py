@@ -13,13 +13,14 @@ from k3lab.errors import BadInput, expect
 
 if TYPE_CHECKING:
     from k3lab.cases import Case
+    from k3lab.cases.chain import ChainCase
     from k3lab.sim.options import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Named here too, so that --help imports nothing heavy; a test holds them against what there is.
 BACKENDS = ("twin", "oracle", "sim", "gfx950", "cuda")
-KERNELS = ("sim", "gfx950")
+KERNELS = ("sim", "gfx950", "cuda")
 SCHEDULES = ("default", "random", "adversarial")
 MEMORIES = ("sequential", "relaxed")
 DETECTORS = {"races": "races", "global": "global_races", "guards": "guards", "scopes": "scopes"}
@@ -42,25 +43,29 @@ class Choice(click.Choice):
         return str(value)
 
 
-_CASE_OPTIONS = (
+_SIZE_OPTIONS = (
     click.option("--tokens", type=int, help="S: token rows of the step."),
     click.option("--qlen", type=int, help="L: tokens of each request; tokens is a multiple of it."),
     click.option("--nblocks", type=int, help="NB: earlier block outputs that the mix sees."),
+    click.option("--geometry", help="Sizes: k3 (the default) or mini, a small model of the same structure."),
+    click.option("--tp", type=int, help="Tensor parallel size of --geometry k3: 1, 2, 4 or 8."),
+    click.option("--ranks", type=int, help="GPUs that share a layer (M1a, K2a): 1, 2, 4 or 8."),
+    click.option("--no-delta", "delta", flag_value=False, default=None, help="Leave out the delta to the prefix."),
+    click.option("--write-idx", type=int, help="Block the updated prefix is also written to."),
+)
+_INPUT_OPTIONS = (
     click.option(
         "--values",
         help=f"Distribution of the inputs: {', '.join(VALUES)} (outliers by default). specials:SET[:TENSOR] puts one"
         f" set ({', '.join(SPECIALS)}) into every float tensor, or into one.",
     ),
     click.option("--seed", type=int, help="Seed of the inputs (0)."),
-    click.option("--geometry", help="Sizes: k3 (the default) or mini, a small model of the same structure."),
-    click.option("--tp", type=int, help="Tensor parallel size of --geometry k3: 1, 2, 4 or 8."),
-    click.option("--ranks", type=int, help="GPUs that share a layer (M1a, K2a): 1, 2, 4 or 8."),
-    click.option("--no-delta", "delta", flag_value=False, default=None, help="Leave out the delta to the prefix."),
-    click.option("--write-idx", type=int, help="Block the updated prefix is also written to."),
     click.option("--null", help="Null state slots: mixed (the default) or none."),
     click.option("--slots", type=int, help="Number of state or cache slots."),
-    click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other field of the key."),
 )
+_SET = click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other field of the key.")
+_KEY_OPTIONS = (*_SIZE_OPTIONS, _SET)
+_CASE_OPTIONS = (*_SIZE_OPTIONS, *_INPUT_OPTIONS, _SET)
 _RUN_OPTIONS = (
     click.option(
         "--mfma",
@@ -81,6 +86,11 @@ _SIM_OPTIONS = (
     ),
 )
 _CASE_FILE = click.option("--case", "case_file", type=Path, metavar="FILE", help="Inputs from `k3lab case make`.")
+
+
+def key_options(command: Command) -> Command:
+    """Add the options that describe a launch's key, on which alone a kernel depends."""
+    return _with(command, _KEY_OPTIONS)
 
 
 def case_options(command: Command) -> Command:
@@ -154,20 +164,16 @@ def make_case(
     """
     from k3lab import cases, launches
 
-    given = {name: value for name, value in options.items() if value is not None and name != "assignments"}
-    path = given.pop("case_file", None)
-    assigned = dict(_assignment(text) for text in options["assignments"])
+    maker, given = _case_fields(options)
+    path = options.get("case_file")
     declared = launches.get(launch)
     if path is not None:
-        extra = sorted([*given, *assigned])
+        extra = sorted([*maker, *given])
         expect(not extra, "case options", "none beside --case (the file holds them)", ", ".join(extra))
         case = cases.load(path)
         expect(case.launch == launch, f"case file {str(path)!r}", f"inputs of {launch}", f"inputs of {case.launch}")
         return case
-    maker = {name: given.pop(name) for name in MAKER if name in given}
-    twice = sorted(given.keys() & assigned)
-    expect(not twice, "--set", "fields that no other option gives", ", ".join(twice))
-    key = {**(variant or {}), **given, **assigned}
+    key = {**(variant or {}), **given}
     known = {field.name for field in fields(declared.key_type)}
     anywhere = known.union(*({field.name for field in fields(each.key_type)} for each in launches.LAUNCHES.values()))
     unknown = sorted(set(key) - (anywhere if for_all else known))
@@ -175,6 +181,34 @@ def make_case(
     if for_all:
         key = {name: value for name, value in key.items() if name in known}
     return cases.make_case(launch, **_with_geometry(maker), **key)
+
+
+def make_chain(kind: str, options: Mapping[str, Any], step: int = 0) -> ChainCase:
+    """The half-layer's case that `options` describe; each step has the seed after the last one's.
+
+    Raises:
+        BadInput: for options that contradict each other or the launches.
+    """
+    from k3lab.cases.chain import make_chain
+
+    maker, given = _case_fields(options)
+    maker["seed"] = maker.get("seed", 0) + step
+    return make_chain(kind, **_with_geometry(maker), **given)
+
+
+def _case_fields(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The case options that were given: those in `MAKER`, and fields of a launch's key, `--set` taken apart.
+
+    Raises:
+        BadInput: for a field that is given twice.
+    """
+    left_out = ("assignments", "case_file")
+    given = {name: value for name, value in options.items() if value is not None and name not in left_out}
+    assigned = dict(parse_assignment(text) for text in options["assignments"])
+    maker = {name: given.pop(name) for name in MAKER if name in given}
+    twice = sorted(given.keys() & assigned)
+    expect(not twice, "--set", "fields that no other option gives", ", ".join(twice))
+    return maker, {**given, **assigned}
 
 
 def mfma_model(given: str | None, backend: str = "twin", order: str = "kernel") -> str:
@@ -195,7 +229,7 @@ def _with_geometry(maker: dict[str, Any]) -> dict[str, Any]:
     return maker if tp is None else {**maker, "geometry": Geometry.named(maker.get("geometry", "k3"), tp)}
 
 
-def _assignment(text: str) -> tuple[str, Any]:
+def parse_assignment(text: str) -> tuple[str, Any]:
     """`eps=1e-6` as a name and a number, truth value or word.
 
     Raises:

@@ -14,10 +14,12 @@ from rich.text import Text
 
 from k3lab.analysis import sentences
 from k3lab.analysis.report import Budget, Report
-from k3lab.analysis.words import number, plural, shape, share_text
+from k3lab.analysis.words import decibel, number, plural, shape, share_text
 
 if TYPE_CHECKING:
+    from k3lab.analysis.orders import OrderProbe
     from k3lab.analysis.selftest import SelfTest
+    from k3lab.analysis.timeline import Timeline
     from k3lab.backends import Run
     from k3lab.cases import Case
 
@@ -125,14 +127,33 @@ def budget_table(launch: str, budget: Budget) -> Table:
     return made
 
 
+def orders_table(made: OrderProbe) -> Table:
+    """By tensor, what each order changes against rank order, and its error against float64."""
+    from k3lab.analysis.orders import ORDERS
+
+    columns = ("elements that differ", "max ulp", "rms difference / rms", "rms error against float64", "SNR")
+    shown = table("tensor", "order of the sum", *columns, title="k2a: the ranks' sum in other orders", left=2)
+    for row in made.rows:
+        differ = f"{row.difference.differ} of {row.difference.count}"
+        moved = (number(row.difference.max_ulp), number(row.difference.relative_rms))
+        tensor = row.tensor if row.order == next(iter(ORDERS)) else ""
+        shown.add_row(tensor, row.order, differ, *moved, number(row.error.rms), decibel(row.error.snr_db))
+        if row.order == list(ORDERS)[-1]:
+            shown.add_section()
+    shown.caption = "; ".join(f"{order}: {about}" for order, about in ORDERS.items())
+    shown.caption_justify = "left"
+    return shown
+
+
 def selftest_table(test: SelfTest) -> Table:
     """One line a comparison; without a kernel is said below."""
     made = table("launch", "case", "what ran", "equal", "what came of it", "seconds", title=test.device, left=5)
     for row in test.rows:
-        equal = Text("yes", style="green") if row.equal else Text("no", style="red")
+        no = Text("no", style="red") if row.judged else Text("no, not judged", style="dim")
+        equal = Text("yes", style="green") if row.equal else no
         made.add_row(row.launch, row.case, row.what, equal, row.outcome, f"{row.seconds:.2f}")
-    if test.without:
-        made.caption = f"no kernel in this version: {', '.join(test.without)}"
+    without = [f"no kernel in this version: {', '.join(test.without)}"] if test.without else []
+    made.caption = "\n".join([*without, *test.notes]) or None
     return made
 
 
@@ -158,3 +179,16 @@ def open_page(path: Path) -> None:
     display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not (display and webbrowser.open(address)):
         console().print(f"open {address} in a browser", soft_wrap=True)
+
+
+def timeline_lines(timeline: Timeline, old: Timeline | None) -> list[str]:
+    """What the timeline says, and how much changed since an older one, one line each."""
+    from k3lab.analysis.timeline.sentences import summary
+    from k3lab.analysis.timeline.store import changes
+
+    lines = [f"{timeline.title}, {timeline.case}: {timeline.clock.label}."]
+    lines += [f"  {sentence}" for sentence in summary(timeline)]
+    for change in changes(old, timeline) if old is not None else ():
+        before, after = ("none" if us is None else f"{us:.3f} µs" for us in (change.old, change.new))
+        lines.append(f"  changed: {change.row}, {change.figure}: {before} -> {after}")
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,8 @@ from k3lab.lowering.parse import parse
 SOURCES = ("device", "kernels", "launches", "stages", "geometry.py", "layout.py", "lowering/capture.py")
 """What a launch's IR is made from, within the package."""
 KEPT = 64
+ARTEFACTS = "K3LAB_ARTEFACTS"
+"""The environment variable that names a folder of modules lowered before, elsewhere perhaps (`keep` writes them)."""
 
 _parsed: dict[str, Module] = {}
 """Modules of this process, by what they were lowered from; the oldest make room."""
@@ -33,7 +36,9 @@ def lowered(launch: Launch, key: LaunchKey, stages: frozenset[str] | None = None
         BadInput: when FlyDSL cannot compile it.
     """
     stages = stage_names(launch) if stages is None else stages
-    about = json.dumps([launch.name, key.to_dict(), sorted(stages)], sort_keys=True)
+    about = _about(launch, key, stages)
+    if about not in _parsed and (kept := _kept(about)) is not None:
+        _parsed[about] = store.load(kept).module
     if about not in _parsed:
         text = store.cached(
             "kernels", [flydsl_version(), sources(), about], lambda: _text(launch, key, stages).encode()
@@ -42,6 +47,42 @@ def lowered(launch: Launch, key: LaunchKey, stages: frozenset[str] | None = None
             _parsed.pop(next(iter(_parsed)))
         _parsed[about] = parse(text.decode())
     return _parsed[about]
+
+
+def keep(folder: str | Path, launch: Launch, key: LaunchKey, stages: frozenset[str] | None = None) -> Path:
+    """Write the module as an artefact that `lowered` finds without flydsl, where $K3LAB_ARTEFACTS names the folder.
+
+    Its name depends on the sources of the kernels: others do not find it.
+
+    Raises:
+        BackendUnavailable, BadInput: as `lowered`; or when the folder cannot be written.
+    """
+    stages = stage_names(launch) if stages is None else stages
+    said = {"target": launch.name, "key": json.dumps(key.to_dict()), "stages": sorted(stages)}
+    module = lowered(launch, key, stages)
+    return store.save(
+        store.Artefact(module, {**said, "flydsl": flydsl_version()}), Path(folder, file_of(launch, key, stages))
+    )
+
+
+def file_of(launch: Launch, key: LaunchKey, stages: frozenset[str] | None = None) -> str:
+    """The name of the file that `keep` writes."""
+    return _file(_about(launch, key, stage_names(launch) if stages is None else stages))
+
+
+def _about(launch: Launch, key: LaunchKey, stages: frozenset[str]) -> str:
+    return json.dumps([launch.name, key.to_dict(), sorted(stages)], sort_keys=True)
+
+
+def _file(about: str) -> str:
+    return f"{store.digest(sources(), about)[:32]}.mlir"
+
+
+def _kept(about: str) -> Path | None:
+    """The artefact of a module that was lowered before, if there is one."""
+    folder = os.environ.get(ARTEFACTS)
+    path = Path(folder, _file(about)) if folder else None
+    return path if path and path.is_file() else None
 
 
 def roles(launch: Launch) -> ModuleType:
