@@ -1,0 +1,122 @@
+// The primitives of runtime.cuh on a GPU.
+
+#define K3_DEV static __device__ __forceinline__
+#define K3_SLOW static __device__ __noinline__
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+extern __shared__ __align__(16) u8 k3_memory[];
+
+K3_DEV int k3_raw_thread() { return (int)threadIdx.x; }
+K3_DEV int k3_raw_block() { return (int)blockIdx.x; }
+K3_DEV u8* k3_shared() { return k3_memory; }
+
+K3_DEV void k3_fence_block() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
+K3_DEV void k3_fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+K3_DEV void k3_fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// Barrier 0 is the workgroup's, 1 + w that of wave w. What others published before a workgroup meets is there after.
+K3_DEV void k3_wave_sync() { asm volatile("barrier.sync %0, 64;" ::"r"(1 + (k3_raw_thread() >> 6)) : "memory"); }
+K3_DEV void k3_block_sync() {
+  k3_fence_device();
+  asm volatile("barrier.sync 0;" ::: "memory");
+  k3_fence_device();
+}
+K3_DEV void k3_sleep() { __nanosleep(40); }
+K3_DEV u64 k3_now() {  // nanoseconds
+  u64 time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+template <class T> K3_DEV T k3_shfl(T x, int from) { return __shfl_sync(0xFFFFFFFFu, x, from); }
+K3_DEV u32 k3_warp_ballot(bool condition) { return __ballot_sync(0xFFFFFFFFu, condition); }
+
+template <int BYTES> struct K3Words;
+template <> struct K3Words<1> { typedef u8 type; };
+template <> struct K3Words<2> { typedef unsigned short type; };
+template <> struct K3Words<4> { typedef u32 type; };
+template <> struct K3Words<8> { typedef u64 type; };
+template <> struct K3Words<16> { typedef ulonglong2 type; };
+
+K3_DEV u32 k3_ld_gpu(const u32* p) { u32 x; asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory"); return x; }
+K3_DEV u64 k3_ld_gpu(const u64* p) { u64 x; asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory"); return x; }
+K3_DEV u32 k3_ld_sys(const u32* p) { u32 x; asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory"); return x; }
+K3_DEV u64 k3_ld_sys(const u64* p) { u64 x; asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory"); return x; }
+K3_DEV void k3_st_gpu(u32* p, u32 x) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory"); }
+K3_DEV void k3_st_gpu(u64* p, u64 x) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory"); }
+K3_DEV void k3_st_sys(u32* p, u32 x) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory"); }
+K3_DEV void k3_st_sys(u64* p, u64 x) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory"); }
+
+// A scoped access of 16 bytes is two of 8, each whole: a tagged pair is never torn.
+template <int POLICY, int BYTES> struct K3Move {
+  typedef typename K3Words<BYTES>::type W;
+  K3_DEV void load(u64 address, u8* to) {
+    W w = POLICY == 64 ? *(const W*)(k3_memory + address) : *(const W*)address;
+    memcpy(to, &w, BYTES);
+  }
+  K3_DEV void store(u64 address, const u8* from) {
+    W w;
+    memcpy(&w, from, BYTES);
+    if (POLICY == 64)
+      *(W*)(k3_memory + address) = w;
+    else
+      *(W*)address = w;
+  }
+};
+#define K3_SCOPED(POLICY, BYTES, LD, ST)                                                                    \
+  template <> struct K3Move<POLICY, BYTES> {                                                                \
+    typedef K3Words<BYTES>::type W;                                                                         \
+    K3_DEV void load(u64 address, u8* to) { W w = LD((const W*)address); memcpy(to, &w, BYTES); }    \
+    K3_DEV void store(u64 address, const u8* from) { W w; memcpy(&w, from, BYTES); ST((W*)address, w); } \
+  };
+K3_SCOPED(16, 4, k3_ld_gpu, k3_st_gpu)
+K3_SCOPED(16, 8, k3_ld_gpu, k3_st_gpu)
+K3_SCOPED(17, 4, k3_ld_sys, k3_st_sys)
+K3_SCOPED(17, 8, k3_ld_sys, k3_st_sys)
+#define K3_TWICE(POLICY)                                                                            \
+  template <> struct K3Move<POLICY, 16> {                                                           \
+    K3_DEV void load(u64 address, u8* to) {                                                  \
+      K3Move<POLICY, 8>::load(address, to);                                                         \
+      K3Move<POLICY, 8>::load(address + 8, to + 8);                                                 \
+    }                                                                                               \
+    K3_DEV void store(u64 address, const u8* from) {                                         \
+      K3Move<POLICY, 8>::store(address, from);                                                      \
+      K3Move<POLICY, 8>::store(address + 8, from + 8);                                              \
+    }                                                                                               \
+  };
+K3_TWICE(16)
+K3_TWICE(17)
+
+template <int POLICY, int BYTES> K3_DEV void k3_ld(u64 address, u8* to) { K3Move<POLICY, BYTES>::load(address, to); }
+template <int POLICY, int BYTES> K3_DEV void k3_st(u64 address, const u8* from) { K3Move<POLICY, BYTES>::store(address, from); }
+
+template <int POLICY, class T> K3_DEV T* k3_cell(u64 address) { return (T*)(POLICY == 64 ? (u64)(k3_memory + address) : address); }
+#define K3_ATOMIC(NAME, FUNCTION) \
+  template <int POLICY, class T> K3_DEV T NAME(u64 address, T value) { return FUNCTION(k3_cell<POLICY, T>(address), value); }
+K3_ATOMIC(k3_atomic_xchg, atomicExch)
+K3_ATOMIC(k3_atomic_add, atomicAdd)
+K3_ATOMIC(k3_atomic_and, atomicAnd)
+K3_ATOMIC(k3_atomic_or, atomicOr)
+K3_ATOMIC(k3_atomic_xor, atomicXor)
+K3_ATOMIC(k3_atomic_max, atomicMax)
+K3_ATOMIC(k3_atomic_min, atomicMin)
+
+#ifdef K3_FAST
+K3_DEV void k3_warp_sync() { __syncwarp(); }
+K3_DEV float k3_approx_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+K3_DEV float k3_approx_rsq(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+K3_DEV void k3_tensor_core(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+#endif

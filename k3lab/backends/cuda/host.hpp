@@ -1,0 +1,107 @@
+// The primitives of runtime.cuh on a CPU: a fiber a thread, so that a translation can be checked without a GPU.
+// One fiber runs at a time, until it meets others or sleeps; memory is plain memory.
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#define K3_DEV static inline
+#define K3_SLOW static
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct K3Fiber;
+struct K3Group {  // threads that meet: a warp, a wave or a workgroup
+  int size = 0, here = 0;
+  std::vector<K3Fiber*> waiting;
+  u64 values[64];  // of a warp, what its threads exchange, in two turns
+  int turn = 0;
+};
+struct K3Fiber {
+  ucontext_t context;  // where it starts; from then on it goes on at `jump`, which costs no system call
+  jmp_buf jump;
+  bool started = false;
+  int thread, block;
+  K3Group *warp, *wave, *group;
+  u8* shared;
+};
+
+static K3Fiber* k3_self;
+static jmp_buf k3_scheduler;
+static std::deque<K3Fiber*> k3_ready, k3_asleep;
+static u64 k3_ticks;
+
+__attribute__((noinline)) static void k3_away() {
+  if (!_setjmp(k3_self->jump)) _longjmp(k3_scheduler, 1);
+}
+static inline void k3_meet(K3Group* group) {
+  if (++group->here == group->size) {
+    group->here = 0;
+    for (K3Fiber* each : group->waiting) k3_ready.push_back(each);
+    group->waiting.clear();
+    return;
+  }
+  group->waiting.push_back(k3_self);
+  k3_away();
+}
+static inline int k3_raw_thread() { return k3_self->thread; }
+static inline int k3_raw_block() { return k3_self->block; }
+static inline u8* k3_shared() { return k3_self->shared; }
+static inline void k3_wave_sync() { k3_meet(k3_self->wave); }
+static inline void k3_block_sync() { k3_meet(k3_self->group); }
+static inline void k3_sleep() { k3_asleep.push_back(k3_self); k3_away(); }  // until no other can go on
+static inline u64 k3_now() { return ++k3_ticks; }
+static inline void k3_fence_block() {}
+static inline void k3_fence_device() {}
+static inline void k3_fence_system() {}
+
+template <class T> static inline T k3_shfl(T x, int from) {
+  K3Group* warp = k3_self->warp;
+  int turn = warp->turn;  // the same in all threads: it changes when the last one comes
+  memcpy(&warp->values[32 * turn + (k3_self->thread & 31)], &x, sizeof(T));
+  if (warp->here == warp->size - 1) warp->turn ^= 1;
+  k3_meet(warp);
+  memcpy(&x, &warp->values[32 * turn + from], sizeof(T));
+  return x;
+}
+static inline u32 k3_warp_ballot(bool condition) {
+  u32 all = 0;
+  K3Group* warp = k3_self->warp;
+  int turn = warp->turn;
+  warp->values[32 * turn + (k3_self->thread & 31)] = condition;
+  if (warp->here == warp->size - 1) warp->turn ^= 1;
+  k3_meet(warp);
+  for (int i = 0; i < 32; ++i) all |= (u32)(warp->values[32 * turn + i] & 1) << i;
+  return all;
+}
+
+static inline u8* k3_place(int policy, u64 address) { return policy == 64 ? k3_self->shared + address : (u8*)address; }
+template <int POLICY, int BYTES> static inline void k3_ld(u64 address, u8* to) {
+  memcpy(to, k3_place(POLICY, address), BYTES);
+}
+template <int POLICY, int BYTES> static inline void k3_st(u64 address, const u8* from) {
+  memcpy(k3_place(POLICY, address), from, BYTES);
+}
+template <int OP, class T, class Combine> static inline T k3_atomic_with(u8* place, T value, Combine combine) {
+  T old, made;
+  memcpy(&old, place, sizeof(T));
+  made = combine(old, value);
+  memcpy(place, &made, sizeof(T));
+  return old;
+}
+#define K3_ATOMIC(NAME, EXPRESSION)                                                     \
+  template <int POLICY, class T> static inline T NAME(u64 address, T value) {           \
+    return k3_atomic_with<0>(k3_place(POLICY, address), value, [](T a, T b) -> T { return EXPRESSION; }); \
+  }
+K3_ATOMIC(k3_atomic_xchg, b)
+K3_ATOMIC(k3_atomic_add, (T)((u64)a + (u64)b))
+K3_ATOMIC(k3_atomic_and, a & b)
+K3_ATOMIC(k3_atomic_or, a | b)
+K3_ATOMIC(k3_atomic_xor, a ^ b)
+K3_ATOMIC(k3_atomic_max, a > b ? a : b)
+K3_ATOMIC(k3_atomic_min, a < b ? a : b)

@@ -1,0 +1,133 @@
+"""The same translation on this machine's processor, to check it without a GPU: a vehicle for tests, not a backend.
+
+Every thread is a fiber; warps, waves and workgroups meet as they do on a GPU, one thread runs at a time. So this says
+whether the translation computes what the kernel does, and nothing about concurrency or time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from k3lab.backends.cuda.arguments import blocks_of, packed
+from k3lab.backends.cuda.emit import Source, runtime, translate
+from k3lab.errors import BackendUnavailable, InternalFault
+from k3lab.kernels.host import Buffers
+from k3lab.kernels.lowered import lowered
+from k3lab.lowering import store
+from k3lab.lowering.ir import Module
+
+COMPILERS = ("g++", "clang++")
+FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-U_FORTIFY_SOURCE",
+)
+LONG_JUMPS = ("-U_FORTIFY_SOURCE",)
+"""Its longjmp goes up a stack only, where fibers jump to another."""
+ENTRY = "static void k3_kernel(const K3Launch& launch)"
+STACK = 1 << 18
+MOST_TURNS = 400_000_000
+WHY = {1: "no thread can go on", 2: "threads still run at the limit of turns", 3: "no memory for the threads' stacks"}
+
+
+def compiler() -> str:
+    """The C++ compiler to use; empty where there is none."""
+    return next((found for name in COMPILERS if (found := shutil.which(name))), "")
+
+
+def run(module: Module, *args: Any, turns: int = MOST_TURNS) -> None:
+    """Launch `module` once. Arguments are numbers, or CPU tensors and arrays whose memory is used in place.
+
+    Raises:
+        BadInput: for operations that are not translated.
+        BackendUnavailable: without a C++ compiler.
+        InternalFault: when threads do not end.
+    """
+    numbers = [_number(arg) for arg in args]
+    _launch(translate(module), blocks_of(module, numbers), [packed(module, numbers)], turns)
+
+
+def launched(ranks: Sequence[Buffers], turns: int = MOST_TURNS) -> None:
+    """One launch on all ranks' buffers, in place.
+
+    Raises:
+        BadInput, BackendUnavailable, InternalFault: as `run`.
+    """
+    if "peers" in ranks[0].tensors:
+        table = torch.tensor([buffers.tensors["peer_buffer"].data_ptr() for buffers in ranks], dtype=torch.int64)
+        for buffers in ranks:
+            buffers.tensors["peers"].copy_(table)
+    module = lowered(ranks[0].launch, ranks[0].key, ranks[0].stages)
+    given = [buffers.bound(torch.Tensor.data_ptr) for buffers in ranks]
+    _launch(translate(module), blocks_of(module, given[0]), [packed(module, args) for args in given], turns)
+
+
+def _number(arg: Any) -> int:
+    if isinstance(arg, torch.Tensor):
+        return arg.data_ptr()
+    return int(arg.ctypes.data) if hasattr(arg, "ctypes") else int(arg)
+
+
+def _launch(source: Source, blocks: int, ranks: Sequence[Sequence[int]], turns: int) -> None:
+    library = _library(source.complete("host.hpp", ENTRY, len(ranks), (f"K3_STACK {STACK}",)) + runtime("host_run.hpp"))
+    numbers = [word & (1 << 64) - 1 for rank in ranks for word in rank]
+
+    class Launch(ctypes.Structure):
+        """`K3Launch` of the run time."""
+
+        _fields_ = (("blocks", ctypes.c_uint32), ("args", ctypes.c_uint64 * max(len(numbers), 1)))
+
+    launch = Launch(blocks, (ctypes.c_uint64 * max(len(numbers), 1))(*numbers))
+    report = ctypes.create_string_buffer(200)
+    found = library.k3_run(
+        ctypes.byref(launch), blocks * len(ranks), source.threads, ctypes.c_uint64(turns), report, len(report)
+    )
+    if found:
+        said = report.value.decode()
+        raise InternalFault(f"host build of {source.name}: expected all threads to end, got {WHY[found]}: {said}.")
+
+
+@cache
+def _library(text: str) -> ctypes.CDLL:
+    """The shared library made of `text`."""
+    command = compiler()
+    if not command:
+        raise BackendUnavailable(f"host build: expected a C++ compiler ({' or '.join(COMPILERS)}) on PATH, got none.")
+    made = store.cached(
+        "cuda-host", [_version(command), " ".join((*FLAGS, *LONG_JUMPS)), text], lambda: _compiled(command, text)
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.so")
+        path.write_bytes(made)
+        return ctypes.CDLL(str(path))
+
+
+@cache
+def _version(command: str) -> str:
+    return subprocess.run([command, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def _compiled(command: str, text: str) -> bytes:
+    with TemporaryDirectory() as folder:
+        source, target = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
+        source.write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [command, *FLAGS, *LONG_JUMPS, str(source), "-o", str(target)], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise InternalFault(f"host build: expected {command} to compile the translation, got: {done.stderr[:2000]}")
+        return target.read_bytes()
