@@ -1,5 +1,5 @@
 # k3lab. `make report` installs the base package only; every other target installs all that the tests need.
-#   make report | test | lab | notebooks | full | fmt | clean
+#   make report | test | lab | notebooks | full | cuda | fmt | clean
 #   VENV=DIR       another virtual environment          PYTHON=python3.12   the Python that makes it (3.11 or newer)
 #   PYTEST_ARGS=   '-n 2 --dist worksteal' by default, e.g. '-n 0 -k mix' JOBS=4              test processes
 
@@ -22,7 +22,7 @@ BASE := $(VENV)/.k3lab-base
 ALL := $(VENV)/.k3lab-all
 FULL_LOG := data/results/pytest-full.txt
 
-.PHONY: help report test check lab notebooks full fmt clean
+.PHONY: help report test check lab notebooks full cuda fmt clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -63,6 +63,13 @@ notebooks: $(ALL)
 full: check
 	@mkdir -p $(dir $(FULL_LOG))
 	$(BIN)/python -m pytest --slow --durations=20 $(PYTEST_ARGS) 2>&1 | sed -u 's#$(CURDIR)#.#g' | tee $(FULL_LOG)
+
+# What data/results/cuda holds, measured again: needs an NVIDIA GPU (k3lab[cuda]), and flydsl unless build/cuda is there.
+cuda: $(ALL)
+	$(BIN)/python -m benchmarks.cuda_check build/cuda --out data/results/cuda
+	$(BIN)/python -m benchmarks.cuda_reports build/cuda --out data/results/cuda
+	for build in exact fast; do $(BIN)/python -m benchmarks.cuda_sweep --build $$build --out data/results/cuda; done
+	$(BIN)/python -m benchmarks.cuda_sanitize build/cuda --out data/results/cuda
 
 fmt: $(ALL)
 	$(BIN)/ruff check --fix .

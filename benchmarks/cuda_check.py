@@ -134,11 +134,14 @@ def _compile(build: Build, limits: Limits) -> None:
 @click.option("--only", default="", help="Items whose name has one of these in it, with commas between.")
 @click.option("--limit", default=LIMIT, show_default=True, help="Seconds an item may say nothing.")
 @click.option("--lines", is_flag=True, help="Compile with line information, for tools that name places.")
+@click.option("--racecheck", is_flag=True, help="Pass every workgroup barrier twice (`cuda_sanitize` says why).")
 @click.option("--work", "names", default="", hidden=True)
-def main(folder: Path, out: Path, only: str, limit: int, lines: bool, names: str) -> None:
+def main(folder: Path, out: Path, only: str, limit: int, lines: bool, racecheck: bool, names: str) -> None:
     os.environ[ARTEFACTS] = str(folder)
     if lines:
         compiler.FLAGS = (*compiler.FLAGS, "--generate-line-info")
+    if racecheck:
+        compiler.FLAGS = (*compiler.FLAGS, "--define-macro=K3_RACECHECK")
     if names:
         work(folder, json.loads(names))
         return

@@ -23,7 +23,7 @@ import k3lab
 from k3lab.backends.run import device_name
 from k3lab.kernels.lowered import lowered
 from k3lab.launches import get
-from k3lab.sim.program import decode
+from k3lab.sim.decode.program import decode
 
 
 def timed_lowering(case: k3lab.Case) -> tuple[float, float]:

@@ -27,10 +27,10 @@ from k3lab.arith.plans import GEMV
 from k3lab.backends.run import device_name
 from k3lab.formats import bf16_bits, bf16_values
 from k3lab.lowering.capture import lower
+from k3lab.sim.decode.program import decode
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.program import decode
-from k3lab.sim.regions import SharedRegion
 
 TRITON_ROWS = 16
 

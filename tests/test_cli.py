@@ -177,9 +177,12 @@ def test_case_options_reach_the_case(tmp_path: Path):
 
 
 def test_tp_changes_the_geometry(tmp_path: Path):
-    from k3lab.cli.options import _with_geometry
+    from k3lab.cli.options import take_geometry
 
-    assert _with_geometry({"tp": 4})["geometry"].heads == 24
+    given = {"tp": 4, "blocks": 128, "seed": 1}
+    made = take_geometry(given)
+    assert (made.heads, made.blocks, given) == (24, 128, {"seed": 1})
+    assert "blocks: expected more than the 16 attention CTAs" in refused(2, "run", "k1", *MINI, "--blocks", "16")
     assert "tp 4" in refused(2, "case", "make", "k1", "-o", tmp_path / "c", *MINI, "--tp", "4")
 
 

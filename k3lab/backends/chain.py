@@ -11,12 +11,12 @@ from k3lab.backends.sim import flat
 from k3lab.kernels.host import Buffers
 from k3lab.kernels.lowered import lowered
 from k3lab.layout import PAIR_BYTES
-from k3lab.sim.buffers import Memory
 from k3lab.sim.chain import Launch as Call
 from k3lab.sim.chain import simulate_chain
 from k3lab.sim.engine import Engine
+from k3lab.sim.memory.buffers import Memory
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
 
 Kind = Literal["pairs", "rows", "flags"]
 

@@ -16,7 +16,7 @@ from k3lab.errors import BadInput
 from k3lab.launches import Launch, LaunchKey
 from k3lab.rounding import Passed
 from k3lab.sim.clock.record import Modelled
-from k3lab.sim.traffic import Traffic
+from k3lab.sim.record.traffic import Traffic
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,10 @@ class Session:
             return done.seconds, {"simulation": simulator.described(self.options, done)}, done
         start = time.perf_counter()
         self.ranks = GPUS[self.backend].launched(self.ranks, self.device)
-        return time.perf_counter() - start, {}, None
+        seconds, said = time.perf_counter() - start, {}
+        if self.backend == "cuda":
+            said = {"translation": nvidia.described(self.launch, self.key, self.stages, self.device)}
+        return seconds, said, None
 
     def _provenance(self, case: Case, seconds: float, said: Mapping[str, Any]) -> dict[str, Any]:
         buffers = self.ranks[0]

@@ -16,9 +16,9 @@ from k3lab.sim.chain import Launch as Call
 from k3lab.sim.chain import simulate_chain
 from k3lab.sim.clock.record import Modelled
 from k3lab.sim.engine import Engine
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
-from k3lab.sim.traffic import Traffic
+from k3lab.sim.record.traffic import Traffic
 
 WAIT_TICKS = 20_000
 """How long a bounded build waits here, where time passes only when nothing but waits is left to run."""

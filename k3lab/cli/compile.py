@@ -118,11 +118,10 @@ def launch_key(launch: Launch, described: Mapping[str, Any]) -> LaunchKey:
         BadInput: for options that contradict each other or the launch.
     """
     from k3lab.cases.make import FILLS
-    from k3lab.geometry import Geometry
 
     given = {name: value for name, value in described.items() if value not in (None, ())}
     assigned = dict(options.parse_assignment(text) for text in given.pop("assignments", ()))
-    geometry = Geometry.named(given.pop("geometry", "k3"), given.pop("tp", None))
+    geometry = options.take_geometry(given)
     twice = sorted(given.keys() & assigned)
     expect(not twice, "--set", "fields that no other option gives", ", ".join(twice))
     return launch.key(geometry, **{**FILLS[launch.name].defaults, **given, **assigned})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +14,7 @@ from k3lab.errors import BadInput, expect
 if TYPE_CHECKING:
     from k3lab.cases import Case
     from k3lab.cases.chain import ChainCase
+    from k3lab.geometry import Geometry
     from k3lab.sim.options import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -30,7 +31,7 @@ MFMA_MODELS = ("fused", "sequential", "pairwise", "cdna3")
 VALUES = ("normal", "outliers", "tiny", "huge", "ties", "constant", "adversarial", "specials")
 SPECIALS = ("zeros", "subnormals", "infinities", "nans", "extremes")
 
-MAKER = ("values", "seed", "geometry", "tp", "null", "slots")
+MAKER = ("values", "seed", "geometry", "tp", "blocks", "null", "slots")
 """Case options that are no fields of a launch's key."""
 
 
@@ -49,6 +50,7 @@ _SIZE_OPTIONS = (
     click.option("--nblocks", type=int, help="NB: earlier block outputs that the mix sees."),
     click.option("--geometry", help="Sizes: k3 (the default) or mini, a small model of the same structure."),
     click.option("--tp", type=int, help="Tensor parallel size of --geometry k3: 1, 2, 4 or 8."),
+    click.option("--blocks", type=int, help="CTAs of a launch (256 of k3, 48 of mini); no result depends on it."),
     click.option("--ranks", type=int, help="GPUs that share a layer (M1a, K2a): 1, 2, 4 or 8."),
     click.option("--no-delta", "delta", flag_value=False, default=None, help="Leave out the delta to the prefix."),
     click.option("--write-idx", type=int, help="Block the updated prefix is also written to."),
@@ -180,7 +182,7 @@ def make_case(
     expect(not unknown, f"{launch} option", f"one of {sorted(known)}", ", ".join(unknown))
     if for_all:
         key = {name: value for name, value in key.items() if name in known}
-    return cases.make_case(launch, **_with_geometry(maker), **key)
+    return cases.make_case(launch, geometry=take_geometry(maker), **maker, **key)
 
 
 def make_chain(kind: str, options: Mapping[str, Any], step: int = 0) -> ChainCase:
@@ -193,7 +195,7 @@ def make_chain(kind: str, options: Mapping[str, Any], step: int = 0) -> ChainCas
 
     maker, given = _case_fields(options)
     maker["seed"] = maker.get("seed", 0) + step
-    return make_chain(kind, **_with_geometry(maker), **given)
+    return make_chain(kind, geometry=take_geometry(maker), **maker, **given)
 
 
 def _case_fields(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -222,11 +224,17 @@ def mfma_model(given: str | None, backend: str = "twin", order: str = "kernel") 
     return given or MFMA_MODELS[0]
 
 
-def _with_geometry(maker: dict[str, Any]) -> dict[str, Any]:
+def take_geometry(given: dict[str, Any]) -> Geometry:
+    """The sizes that `--geometry`, `--tp` and `--blocks` name, which are taken out of `given`.
+
+    Raises:
+        BadInput: for an unknown name, or a number out of range.
+    """
     from k3lab.geometry import Geometry
 
-    tp = maker.pop("tp", None)
-    return maker if tp is None else {**maker, "geometry": Geometry.named(maker.get("geometry", "k3"), tp)}
+    made = Geometry.named(given.pop("geometry", "k3"), given.pop("tp", None))
+    blocks = given.pop("blocks", None)
+    return made if blocks is None else replace(made, blocks=blocks)
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

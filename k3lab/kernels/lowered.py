@@ -37,16 +37,19 @@ def lowered(launch: Launch, key: LaunchKey, stages: frozenset[str] | None = None
     """
     stages = stage_names(launch) if stages is None else stages
     about = _about(launch, key, stages)
-    if about not in _parsed and (kept := _kept(about)) is not None:
-        _parsed[about] = store.load(kept).module
     if about not in _parsed:
-        text = store.cached(
-            "kernels", [flydsl_version(), sources(), about], lambda: _text(launch, key, stages).encode()
-        )
         while len(_parsed) >= KEPT:
             _parsed.pop(next(iter(_parsed)))
-        _parsed[about] = parse(text.decode())
+        _parsed[about] = _made(launch, key, stages, about)
     return _parsed[about]
+
+
+def _made(launch: Launch, key: LaunchKey, stages: frozenset[str], about: str) -> Module:
+    """The module from an artefact, from the cache, or lowered now."""
+    if (kept := _kept(about)) is not None:
+        return store.load(kept).module
+    parts = [flydsl_version(), sources(), about]
+    return parse(store.cached("kernels", parts, lambda: _text(launch, key, stages).encode()).decode())
 
 
 def keep(folder: str | Path, launch: Launch, key: LaunchKey, stages: frozenset[str] | None = None) -> Path:

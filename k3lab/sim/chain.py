@@ -15,13 +15,13 @@ import numpy as np
 
 from k3lab.errors import BadInput, expect
 from k3lab.lowering.ir import HostLaunch, Module, Type
-from k3lab.sim.buffers import Memory, Named, is_array
+from k3lab.sim.decode.link import Image, Xyz, link
+from k3lab.sim.decode.program import Program, decode
 from k3lab.sim.engine import Engine
-from k3lab.sim.fleet import Dispatch, Fleet
-from k3lab.sim.link import Image, Xyz, link
+from k3lab.sim.memory.buffers import Memory, Named, is_array
+from k3lab.sim.memory.regions import RegionMap, SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.program import Program, decode
-from k3lab.sim.regions import RegionMap, SharedRegion
+from k3lab.sim.schedule.fleet import Dispatch, Fleet
 from k3lab.sim.semantics.values import held_as
 
 

@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 
 from k3lab.geometry import LANES
 from k3lab.hardware import mfma as mfma_models
-from k3lab.sim.adversary import RandomOrder, first_of, starved_by
+from k3lab.sim.checks.races import LdsRaces
+from k3lab.sim.checks.shades import Shades
+from k3lab.sim.checks.watch import watch_for
 from k3lab.sim.clock.record import Modelled
 from k3lab.sim.clock.timer import timer_for
-from k3lab.sim.cohort import Cohort, each, merge, split
+from k3lab.sim.decode.link import Linked
+from k3lab.sim.decode.program import BARRIER, BRANCHES, FIRST_OP_LINE, Code, Edge
 from k3lab.sim.faults import Finding, SimFault, Where
-from k3lab.sim.fleet import Fleet
-from k3lab.sim.link import Linked
-from k3lab.sim.memory import GlobalMemory, LocalMemory, PrivateMemory
-from k3lab.sim.meter import meter_for
+from k3lab.sim.memory.regions import RegionMap
+from k3lab.sim.memory.spaces import GlobalMemory, LocalMemory, PrivateMemory
 from k3lab.sim.options import Options
-from k3lab.sim.program import BARRIER, BRANCHES, FIRST_OP_LINE, Code, Edge
-from k3lab.sim.races import LdsRaces
-from k3lab.sim.regions import RegionMap
-from k3lab.sim.shades import Shades
-from k3lab.sim.standing import deadlock, interrupted
+from k3lab.sim.record.meter import meter_for
+from k3lab.sim.record.traffic import Traffic, TrafficCounter
+from k3lab.sim.schedule.adversary import RandomOrder, first_of, starved_by
+from k3lab.sim.schedule.cohort import Cohort, each, merge, split
+from k3lab.sim.schedule.fleet import Fleet
+from k3lab.sim.schedule.standing import deadlock, interrupted
 from k3lab.sim.step import Step
-from k3lab.sim.traffic import Traffic, TrafficCounter
-from k3lab.sim.watch import watch_for
 
 I64 = NDArray[np.int64]
 IDLE_TICKS = 1000  # how far the clock moves when only waiting waves are left

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from k3lab.lowering.ir import Module
-from k3lab.sim.buffers import Memory
 from k3lab.sim.chain import Launch, simulate_chain
 from k3lab.sim.engine import Engine
+from k3lab.sim.memory.buffers import Memory
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
 
 
 def simulate(

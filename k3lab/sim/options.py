@@ -7,7 +7,7 @@ from typing import Literal
 
 from k3lab.errors import BadInput, expect
 from k3lab.sim.clock.costs import Costs, costs_of
-from k3lab.sim.trace import Trace
+from k3lab.sim.record.trace import Trace
 
 Held = int | tuple[int, int]
 KEPT = {("uninitialised", "warn"), ("out-of-bounds", "hardware"), ("poison", "warn"), ("race", "warn")}
@@ -47,7 +47,7 @@ class Options:
         mfma: accumulation model of the matrix instructions.
         clock: costs by which every wave's time is modelled (see `k3lab.sim.clock`), or the name of a table of them;
             None: the clock that waves can read tells an order of events only.
-        count: whether to count bytes and matrix operations (see `k3lab.sim.traffic`).
+        count: whether to count bytes and matrix operations (see `k3lab.sim.record.traffic`).
     """
 
     schedule: Literal["default", "random", "adversarial"] = "default"

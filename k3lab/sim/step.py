@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from k3lab.hardware.mfma import MfmaModel
     from k3lab.lowering.ir import Op
     from k3lab.sim.clock.timer import Pace
-    from k3lab.sim.cohort import Cohort
     from k3lab.sim.engine import Engine
-    from k3lab.sim.memory import PrivateMemory
+    from k3lab.sim.memory.spaces import PrivateMemory
+    from k3lab.sim.schedule.cohort import Cohort
     from k3lab.sim.semantics.spread import Shadow
 
 I64 = NDArray[np.int64]

@@ -10,11 +10,15 @@ from dataclasses import replace
 import pytest
 
 import k3lab
-from k3lab.backends.cuda import device, hostbuild
+from k3lab.backends import session
+from k3lab.backends.cuda import compiler, device, hostbuild
+from k3lab.backends.cuda.emit import translate
+from k3lab.backends.cuda.residency import Limits, check_shape
 from k3lab.errors import BackendUnavailable, BadInput
 from k3lab.kernels import peers
 from k3lab.kernels.health import GaveUp
 from k3lab.kernels.host import Buffers
+from k3lab.kernels.lowered import lowered
 from tests.cover import options_of, pairwise
 from tests.kernels import k1_cases, k2a_cases, m1a_cases
 from tests.kernels.harness import differences, mini_case
@@ -51,8 +55,8 @@ def faults(case, ranks, twin):
     return lines
 
 
-def by_fibers(case, epochs=1):
-    """Differences after launches in a row on the same scratch."""
+def by_fibers(case, epochs=1, races=False):
+    """Differences after launches in a row on the same scratch; a race would raise."""
     key = replace(case.key, dumps=True)
     ranks = [Buffers.of(case.declaration, key, tensors) for tensors in case.ranks]
     if case.declaration.peers(key):
@@ -62,7 +66,7 @@ def by_fibers(case, epochs=1):
         for buffers, tensors in zip(ranks, case.ranks, strict=True):
             buffers.next_step(tensors, epoch=epoch)
             buffers.numbers["wait_ticks"] = 1 << 30
-        hostbuild.launched(ranks)
+        hostbuild.launched(ranks, races=races)
         lines += [f"epoch {epoch}, {line}" for line in faults(case, ranks, twin)]
     return lines
 
@@ -70,7 +74,7 @@ def by_fibers(case, epochs=1):
 @fibers
 @pytest.mark.parametrize("launch", QUICK)
 def test_a_launch_equals_its_twin(launch):
-    assert by_fibers(case_of(launch, QUICK[launch])) == []
+    assert by_fibers(case_of(launch, QUICK[launch]), races=True) == []
 
 
 @fibers
@@ -79,7 +83,7 @@ def test_a_launch_equals_its_twin(launch):
     ("launch", "labels"), CASES, ids=lambda part: part if isinstance(part, str) else "-".join(part)
 )
 def test_every_pair_of_options_equals_its_twin(launch, labels):
-    assert by_fibers(case_of(launch, {"seed": 1, **options_of(COVERS[launch], labels)})) == []
+    assert by_fibers(case_of(launch, {"seed": 1, **options_of(COVERS[launch], labels)}), races=True) == []
 
 
 @fibers
@@ -97,6 +101,89 @@ def test_a_wait_for_what_never_comes_is_given_up_and_named():
     hostbuild.launched([buffers])
     with pytest.raises(GaveUp, match=r"CTA 0 gave up waiting for pair .* of region PART .*saw tag 0 \(nothing yet\)"):
         buffers.check_health()
+
+
+class TestBuilds:
+    """Text and binaries; NVRTC needs no GPU."""
+
+    @pytest.fixture
+    def module(self):
+        case = mini_case("k1", **QUICK["k1"])
+        return lowered(case.declaration, case.key, frozenset({"gates"}))
+
+    def test_the_fast_build_keeps_the_sums_of_a_chain_where_tensor_cores_have_them(self, module):
+        exact, fast = translate(module), translate(module, fast=True)
+        assert exact.body.count("k3_mfma_bf16(") == fast.body.count("k3_step_bf16(") == 4
+        assert fast.body.count("k3_from_fragment(") == 1 and "k3_to_fragment(" not in fast.body
+        defined = "#define K3_FAST"
+        assert defined in fast.complete("device.cuh", "") and defined not in exact.complete("device.cuh", "")
+        assert exact.shared == fast.shared
+
+    @pytest.mark.parametrize("fast", [False, True], ids=["exact", "fast"])
+    def test_nvrtc_compiles_it_once(self, module, fast, tmp_path, monkeypatch):
+        try:
+            compiler.version()
+        except BackendUnavailable as missing:
+            pytest.skip(str(missing))
+        monkeypatch.setenv("K3LAB_CACHE", str(tmp_path))
+        made = compiler.binary(translate(module, fast), "sm_90", 1, 2)
+        assert made.startswith(b"\x7fELF") and b"k3_kernel" in made
+        monkeypatch.setattr(compiler, "_compiled", None)
+        assert compiler.binary(translate(module, fast), "sm_90", 1, 2) == made
+
+    def test_without_nvrtc_it_says_what_to_install(self, module, monkeypatch):
+        def absent(name):
+            raise ImportError(f"No module named {name!r}")
+
+        monkeypatch.setattr(compiler, "import_module", absent)
+        with pytest.raises(BackendUnavailable, match=r"expected the package cuda-bindings and NVRTC, .*k3lab\[cuda\]"):
+            compiler.binary(translate(module), "sm_90", 1, 2)
+
+
+@pytest.fixture
+def fiber_device(monkeypatch):
+    """A device that is this processor: what the backend does around a launch, without a GPU."""
+    limits = Limits("fibers", "sm_90", 132, 2048, 65536, 233472, 232448)
+
+    def load(module, blocks, ranks, index, fast=False):
+        source = translate(module, fast)
+        check_shape(limits, source, blocks * ranks)
+        return device.Loaded(source, None, blocks, 64, 0)
+
+    def launched(ranks, where):
+        hostbuild.launched(ranks)
+        return list(ranks)
+
+    monkeypatch.setattr(device, "check_torch", lambda: None)
+    monkeypatch.setattr(device, "limits", lambda index: limits)
+    monkeypatch.setattr(device, "version", lambda: "13.0")
+    monkeypatch.setattr(device, "load", load)
+    monkeypatch.setattr(device, "launched", launched)
+    monkeypatch.setattr(session, "device_name", lambda where: "fibers")
+
+
+@fibers
+@pytest.mark.usefixtures("fiber_device")
+class TestTheBackend:
+    def test_a_run_says_how_it_was_built(self):
+        case = case_of("m1a", QUICK["m1a"])
+        run = k3lab.run("m1a", case, backend="cuda", dumps=True)
+        assert differences(run.values, k3lab.run("m1a", case).values) == []
+        said = run.provenance
+        assert (said["device"], said["mfma"], run.device) == ("fibers", "fused", "cuda")
+        assert said["translation"]["build"] == "exact" and said["translation"]["shared_bytes"] > 0
+
+    def test_stages_run_one_by_one(self):
+        case = mini_case("k1", **QUICK["k1"])
+        twin = k3lab.run("k1", case)
+        for stage in ("gate", "norm"):
+            run = k3lab.run_stage(f"k1.{stage}", case, backend="cuda")
+            assert run.values and differences(run.values, twin.values) == []
+
+    def test_a_launch_too_large_is_refused_before_it_runs(self):
+        case = k3lab.make_case("k1", tokens=16, qlen=4, nblocks=1)
+        with pytest.raises(BackendUnavailable, match=r"room for all 256 workgroups of kda_pre at once, got 132: 1 on"):
+            k3lab.run("k1", case, backend="cuda")
 
 
 class TestWithoutAGpu:

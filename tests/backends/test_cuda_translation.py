@@ -94,6 +94,15 @@ class TestAgainstTheSimulator:
         hostbuild.run(module, out)
         assert np.array_equal(out, np.arange(128) ^ 8)
 
+    @pytest.mark.parametrize(("name", "races"), [("racing", True), ("mended", False)])
+    def test_accesses_to_lds_that_nothing_orders_are_found(self, name, races):
+        out = np.zeros(128, np.int32)
+        if not races:
+            hostbuild.run(lowered(name), out, races=True)
+            return
+        with pytest.raises(InternalFault, match=r"got a race: LDS byte \d+ of workgroup 0: a .* that nothing orders"):
+            hostbuild.run(lowered(name), out, races=True)
+
     def test_a_flag_that_never_comes_ends_the_run(self):
         empty = np.zeros(64, np.int32)
         with pytest.raises(InternalFault, match="threads still run at the limit of turns: 64 of 128 threads"):

@@ -9,8 +9,8 @@ import pytest
 
 from k3lab.errors import BadInput
 from k3lab.lowering.isa import compile_isa
-from k3lab.sim.buffers import Memory
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.buffers import Memory
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 

@@ -18,8 +18,8 @@ from k3lab.lowering.capture import lower
 from k3lab.lowering.ir import Module
 from k3lab.sim.engine import Engine
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
 from tests.device import toy_kernels as kernels
 
 GEOMETRY = replace(Geometry.mini(), blocks=18)

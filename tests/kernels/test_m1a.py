@@ -22,9 +22,9 @@ from k3lab.kernels.lowered import lowered
 from k3lab.launches import M1A
 from k3lab.launches.eager import run_twin
 from k3lab.lowering.isa import cached_isa
+from k3lab.sim.decode.program import decode
 from k3lab.sim.faults import SimFault
 from k3lab.sim.options import Options
-from k3lab.sim.program import decode
 from tests.cover import options_of, pairwise
 from tests.kernels.harness import (
     DETECTORS,

@@ -8,7 +8,7 @@ import pytest
 
 from k3lab.errors import BadInput
 from k3lab.lowering.ir import Block, Op, Type
-from k3lab.sim.cfg import Graph, analyse
+from k3lab.sim.decode.cfg import Graph, analyse
 
 I32 = Type("int", 32, "i32")
 Successors = tuple[tuple[int, ...], ...]

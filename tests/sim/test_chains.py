@@ -9,14 +9,14 @@ import pytest
 
 from k3lab.errors import BadInput
 from k3lab.layout import step_tag as tag_of
-from k3lab.sim.buffers import Memory
 from k3lab.sim.chain import Launch, simulate_chain
 from k3lab.sim.engine import Engine
 from k3lab.sim.faults import SimFault
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.buffers import Memory
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
-from k3lab.sim.standing import describe
+from k3lab.sim.schedule.standing import describe
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 

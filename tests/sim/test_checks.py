@@ -13,8 +13,8 @@ from k3lab.lowering.ir import Module, Type
 from k3lab.lowering.types import parse_type
 from k3lab.sim.faults import SimFault
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
 from tests.sim.test_micro_kit import F32, GLOBAL, I8, I32, I64, LDS, Build, run
 
 I16 = parse_type("i16")

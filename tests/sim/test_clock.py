@@ -19,9 +19,9 @@ from k3lab.sim.clock.costs import FIGURES
 from k3lab.sim.clock.sharing import shared
 from k3lab.sim.engine import Engine
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
-from k3lab.sim.trace import Trace
+from k3lab.sim.record.trace import Trace
 from tests.sim.test_micro_kit import F32, GLOBAL, I32, I64, LDS, Build
 
 COSTS = Costs(

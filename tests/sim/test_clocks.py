@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from k3lab.sim.clocks import Clocks
+from k3lab.sim.checks.clocks import Clocks
+from k3lab.sim.checks.races import GlobalRaces
+from k3lab.sim.checks.touch import DEVICE, SYSTEM, Touch, drains
 from k3lab.sim.faults import Where
-from k3lab.sim.memory import GlobalMemory
-from k3lab.sim.races import GlobalRaces
-from k3lab.sim.regions import RegionMap, SharedRegion
-from k3lab.sim.touch import DEVICE, SYSTEM, Touch, drains
+from k3lab.sim.memory.regions import RegionMap, SharedRegion
+from k3lab.sim.memory.spaces import GlobalMemory
 
 GROUPS, SIZE, BYTES, PAIRS = 4, 2, 64, 32
 WAVES = GROUPS * SIZE
@@ -99,8 +99,8 @@ def touch_of(buffer: Any, wave: int, offset: int, size: int, stores: bool, polic
 @pytest.mark.parametrize("seed", range(100))
 def test_finds_a_race_at_the_same_access(seed, devices, monkeypatch):
     """Barriers, launches that end, hand-offs of either scope; with clocks dropped as soon as they may be."""
-    monkeypatch.setattr("k3lab.sim.clocks.FEW_ROWS", 4)
-    monkeypatch.setattr("k3lab.sim.clocks.FEW_SAVED", 4)
+    monkeypatch.setattr("k3lab.sim.checks.clocks.FEW_ROWS", 4)
+    monkeypatch.setattr("k3lab.sim.checks.clocks.FEW_SAVED", 4)
     rng = np.random.default_rng(seed)
     memory = GlobalMemory()
     base = memory.add("buffer", np.zeros(BYTES, np.uint8))

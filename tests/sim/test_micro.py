@@ -14,7 +14,7 @@ from k3lab.lowering.ir import Module
 from k3lab.sim.engine import Engine
 from k3lab.sim.faults import SimFault
 from k3lab.sim.launch import simulate
-from k3lab.sim.memory import SPACING_BITS
+from k3lab.sim.memory.spaces import SPACING_BITS
 from k3lab.sim.options import Options
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")

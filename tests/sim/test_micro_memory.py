@@ -14,8 +14,8 @@ from k3lab.lowering.ir import Module
 from k3lab.sim.engine import Engine
 from k3lab.sim.faults import SimFault
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 

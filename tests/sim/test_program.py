@@ -10,9 +10,9 @@ import pytest
 
 from k3lab.lowering.ir import Module
 from k3lab.lowering.types import parse_type
-from k3lab.sim import program
+from k3lab.sim.decode import program
+from k3lab.sim.decode.program import decode
 from k3lab.sim.launch import simulate
-from k3lab.sim.program import decode
 from k3lab.sim.semantics.vectors import insert_elements
 from tests.sim.test_micro_kit import GLOBAL, I32, Build
 

@@ -11,8 +11,8 @@ import pytest
 from k3lab.errors import BadInput
 from k3lab.sim.faults import SimFault
 from k3lab.sim.launch import simulate
+from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
-from k3lab.sim.regions import SharedRegion
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 

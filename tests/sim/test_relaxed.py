@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from k3lab.errors import BadInput
-from k3lab.sim.memory import Buffer
+from k3lab.sim.checks.touch import DEVICE, Touch
+from k3lab.sim.memory.relaxed import RelaxedMemory
+from k3lab.sim.memory.spaces import Buffer
 from k3lab.sim.options import Options
-from k3lab.sim.relaxed import RelaxedMemory
-from k3lab.sim.touch import DEVICE, Touch
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from k3lab.lowering.ir import Block, Kernel, Loc, Op
-from k3lab.sim import access
-from k3lab.sim.intrinsics import canonical
-from k3lab.sim.program import BARRIERS, SILENT, TERMINATORS
+from k3lab.sim.decode import access
+from k3lab.sim.decode.intrinsics import canonical
+from k3lab.sim.decode.program import BARRIERS, SILENT, TERMINATORS
 from k3lab.sim.semantics import (
     HANDLED_BY_ENGINE,
     NO_EFFECT,

@@ -12,7 +12,7 @@ from k3lab.errors import BadInput
 from k3lab.sim.chain import Launch, simulate_chain
 from k3lab.sim.launch import simulate
 from k3lab.sim.options import Options
-from k3lab.sim.trace import Trace
+from k3lab.sim.record.trace import Trace
 from tests.sim.test_micro_kit import GLOBAL, I32, Build, run
 
 LANE = np.arange(64)

@@ -12,7 +12,7 @@ from k3lab.lowering.types import parse_type
 from k3lab.sim.chain import Launch, simulate_chain
 from k3lab.sim.launch import simulate
 from k3lab.sim.options import Options
-from k3lab.sim.traffic import Access, Lds, Matrix, Traffic, stage_of
+from k3lab.sim.record.traffic import Access, Lds, Matrix, Traffic, stage_of
 from tests.sim.test_micro_kit import GLOBAL, I8, I32, LDS, Build
 
 STAGE = "micro"  # the source file of hand-made kernels

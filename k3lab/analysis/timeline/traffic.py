@@ -10,8 +10,8 @@ from k3lab.analysis.timeline.formulas import OWN_PRODUCT, expected_bytes, expect
 from k3lab.launches.declaration import Launch, LaunchKey
 
 if TYPE_CHECKING:
-    from k3lab.sim.traffic import Access
-    from k3lab.sim.traffic import Traffic as Counted
+    from k3lab.sim.record.traffic import Access
+    from k3lab.sim.record.traffic import Traffic as Counted
 
 PRODUCTS = "gemv"
 """The folder of the products that several stages share."""

@@ -20,7 +20,12 @@ K3_DEV void k3_fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory");
 K3_DEV void k3_wave_sync() { asm volatile("barrier.sync %0, 64;" ::"r"(1 + (k3_raw_thread() >> 6)) : "memory"); }
 K3_DEV void k3_block_sync() {
   k3_fence_device();
+#ifdef K3_RACECHECK
+  __syncthreads();
+  __syncthreads();
+#else
   asm volatile("barrier.sync 0;" ::: "memory");
+#endif
   k3_fence_device();
 }
 K3_DEV void k3_sleep() { __nanosleep(40); }

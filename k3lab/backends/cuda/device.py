@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from k3lab.backends.cuda.arguments import blocks_of, packed
-from k3lab.backends.cuda.compiler import binary, binding, called
+from k3lab.backends.cuda.compiler import binary, binding, called, version
 from k3lab.backends.cuda.emit import Source, translate
 from k3lab.backends.cuda.residency import Limits, check_shape, per_unit, too_few
 from k3lab.errors import BackendUnavailable
 from k3lab.kernels.host import Buffers
 from k3lab.kernels.lowered import lowered
+from k3lab.launches.declaration import Launch, LaunchKey
 from k3lab.lowering.ir import Module
 
 WAIT_TICKS = 2_000_000_000
@@ -212,12 +213,29 @@ def launched(ranks: Sequence[Buffers], device: str = "cuda") -> list[Buffers]:
     return made.fetch()
 
 
-def check(launch: Any, key: Any, stages: frozenset[str], device: str) -> None:
+def check(launch: Launch, key: LaunchKey, stages: frozenset[str], device: str) -> None:
     """Whether a build can run on `device`: translated, compiled, and all its workgroups at once.
 
     Raises:
         BadInput, BackendUnavailable: in one sentence.
     """
+    _build(launch, key, stages, device)
+
+
+def described(launch: Launch, key: LaunchKey, stages: frozenset[str], device: str) -> dict[str, Any]:
+    """What provenance says of a build that ran."""
+    kernel = _build(launch, key, stages, device)
+    return {
+        "build": "fast" if kernel.source.fast else "exact",
+        "nvrtc": version(),
+        "registers": kernel.registers,
+        "local_bytes": kernel.spilled,
+        "shared_bytes": kernel.source.shared,
+        "clock": "global timer, ns",
+    }
+
+
+def _build(launch: Launch, key: LaunchKey, stages: frozenset[str], device: str) -> Loaded:
     index = torch.device(device).index or 0
     limits(index)
-    load(lowered(launch, key, stages), key.geometry.blocks, key.rank_count, index)
+    return load(lowered(launch, key, stages), key.geometry.blocks, key.rank_count, index)

@@ -14,9 +14,9 @@ from k3lab.backends.cuda.uniform import ACROSS, Uniformity
 from k3lab.backends.cuda.wave import WAVE, Lanes
 from k3lab.errors import BadInput
 from k3lab.lowering.ir import Block, Kernel, Module, Op
-from k3lab.sim.cfg import analyse
-from k3lab.sim.intrinsics import canonical
-from k3lab.sim.program import BARRIERS
+from k3lab.sim.decode.cfg import analyse
+from k3lab.sim.decode.intrinsics import canonical
+from k3lab.sim.decode.program import BARRIERS
 from k3lab.sim.semantics import NO_EFFECT
 
 RUNTIME = ("runtime.cuh", "approx.cuh", "products.cuh", "memory.cuh")
@@ -70,12 +70,20 @@ class Source:
 
 
 def translate(module: Module, fast: bool = False) -> Source:
-    """The one kernel that `module` launches, in the exact build or in the fast one.
+    """The one kernel that `module` launches, in the exact build or in the fast one; kept with the module.
 
     Raises:
         BadInput: listing every operation that is not translated, with its line; or for another launch than one of a
             kernel on one-dimensional workgroups of whole waves.
     """
+    kept = f"cuda, {'fast' if fast else 'exact'}"
+    if kept not in module.decoded:
+        module.decoded[kept] = _translated(module, fast)
+    source: Source = module.decoded[kept]
+    return source
+
+
+def _translated(module: Module, fast: bool) -> Source:
     if len(module.launches) != 1:
         raise BadInput(f"translation: expected a module with one launch, got {len(module.launches)}.")
     launch = module.launches[0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from k3lab.backends.cuda.types import LDS
 from k3lab.backends.cuda.uniform import Uniformity
 from k3lab.lowering.ir import Op
-from k3lab.sim.cfg import Graph
+from k3lab.sim.decode.cfg import Graph
 
 Places = frozenset[tuple[int, int]]
 """(block, operation) by number."""

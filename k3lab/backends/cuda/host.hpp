@@ -26,6 +26,7 @@ struct K3Fiber {
   ucontext_t context;  // where it starts; from then on it goes on at `jump`, which costs no system call
   jmp_buf jump;
   bool started = false;
+  u32 meetings[3] = {};  // how often its warp, its wave and its workgroup have met
   int thread, block;
   K3Group *warp, *wave, *group;
   u8* shared;
@@ -52,8 +53,8 @@ static inline void k3_meet(K3Group* group) {
 static inline int k3_raw_thread() { return k3_self->thread; }
 static inline int k3_raw_block() { return k3_self->block; }
 static inline u8* k3_shared() { return k3_self->shared; }
-static inline void k3_wave_sync() { k3_meet(k3_self->wave); }
-static inline void k3_block_sync() { k3_meet(k3_self->group); }
+static inline void k3_wave_sync() { ++k3_self->meetings[1]; k3_meet(k3_self->wave); }
+static inline void k3_block_sync() { ++k3_self->meetings[2]; k3_meet(k3_self->group); }
 static inline void k3_sleep() { k3_asleep.push_back(k3_self); k3_away(); }  // until no other can go on
 static inline u64 k3_now() { return ++k3_ticks; }
 static inline void k3_fence_block() {}
@@ -62,6 +63,7 @@ static inline void k3_fence_system() {}
 
 template <class T> static inline T k3_shfl(T x, int from) {
   K3Group* warp = k3_self->warp;
+  ++k3_self->meetings[0];
   int turn = warp->turn;  // the same in all threads: it changes when the last one comes
   memcpy(&warp->values[32 * turn + (k3_self->thread & 31)], &x, sizeof(T));
   if (warp->here == warp->size - 1) warp->turn ^= 1;
@@ -72,6 +74,7 @@ template <class T> static inline T k3_shfl(T x, int from) {
 static inline u32 k3_warp_ballot(bool condition) {
   u32 all = 0;
   K3Group* warp = k3_self->warp;
+  ++k3_self->meetings[0];
   int turn = warp->turn;
   warp->values[32 * turn + (k3_self->thread & 31)] = condition;
   if (warp->here == warp->size - 1) warp->turn ^= 1;
@@ -81,10 +84,17 @@ static inline u32 k3_warp_ballot(bool condition) {
 }
 
 static inline u8* k3_place(int policy, u64 address) { return policy == 64 ? k3_self->shared + address : (u8*)address; }
+static void k3_touch(u64 address, int bytes, bool store);
 template <int POLICY, int BYTES> static inline void k3_ld(u64 address, u8* to) {
+#ifdef K3_RACES
+  if (POLICY == 64) k3_touch(address, BYTES, false);
+#endif
   memcpy(to, k3_place(POLICY, address), BYTES);
 }
 template <int POLICY, int BYTES> static inline void k3_st(u64 address, const u8* from) {
+#ifdef K3_RACES
+  if (POLICY == 64) k3_touch(address, BYTES, true);
+#endif
   memcpy(k3_place(POLICY, address), from, BYTES);
 }
 template <int OP, class T, class Combine> static inline T k3_atomic_with(u8* place, T value, Combine combine) {

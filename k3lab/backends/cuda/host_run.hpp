@@ -23,11 +23,15 @@ __attribute__((noinline)) static void k3_resume(K3Fiber* fiber) {
   setcontext(&fiber->context);
 }
 
-// 0 when every thread has ended; 1 when none can go on, 2 when threads still run after `most` turns.
+// 0 when every thread has ended; 1 when none can go on, 2 when threads still run after `most` turns, 4 for a race.
 extern "C" int k3_run(const K3Launch* launch, int blocks, int threads, u64 most, char* report, int room) {
   const size_t stack = K3_STACK;
   const int count = blocks * threads;
   k3_launch_now = launch;
+#ifdef K3_RACES
+  k3_cells.clear();
+  k3_races = 0;
+#endif
   k3_ready.clear();
   k3_asleep.clear();
   k3_ticks = 0;
@@ -64,5 +68,11 @@ extern "C" int k3_run(const K3Launch* launch, int blocks, int threads, u64 most,
   for (K3Group& group : groups) left += group.size;
   if (left) snprintf(report, room, "%d of %d threads have not ended", left, count);
   munmap(stacks, stack * count);
+#ifdef K3_RACES
+  if (!left && k3_races) {
+    snprintf(report, room, "%s", k3_race);
+    return 4;
+  }
+#endif
   return !left ? 0 : k3_ready.empty() ? 1 : 2;
 }

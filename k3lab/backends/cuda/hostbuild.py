@@ -41,7 +41,12 @@ LONG_JUMPS = ("-U_FORTIFY_SOURCE",)
 ENTRY = "static void k3_kernel(const K3Launch& launch)"
 STACK = 1 << 18
 MOST_TURNS = 400_000_000
-WHY = {1: "no thread can go on", 2: "threads still run at the limit of turns", 3: "no memory for the threads' stacks"}
+WHY = {
+    1: "no thread can go on",
+    2: "threads still run at the limit of turns",
+    3: "no memory for the threads' stacks",
+    4: "a race",
+}
 
 
 def compiler() -> str:
@@ -49,19 +54,22 @@ def compiler() -> str:
     return next((found for name in COMPILERS if (found := shutil.which(name))), "")
 
 
-def run(module: Module, *args: Any, turns: int = MOST_TURNS) -> None:
+def run(module: Module, *args: Any, turns: int = MOST_TURNS, races: bool = False) -> None:
     """Launch `module` once. Arguments are numbers, or CPU tensors and arrays whose memory is used in place.
+
+    Args:
+        races: whether to look for accesses to LDS that nothing orders.
 
     Raises:
         BadInput: for operations that are not translated.
         BackendUnavailable: without a C++ compiler.
-        InternalFault: when threads do not end.
+        InternalFault: when threads do not end, or for a race.
     """
     numbers = [_number(arg) for arg in args]
-    _launch(translate(module), blocks_of(module, numbers), [packed(module, numbers)], turns)
+    _launch(translate(module), blocks_of(module, numbers), [packed(module, numbers)], turns, races)
 
 
-def launched(ranks: Sequence[Buffers], turns: int = MOST_TURNS) -> None:
+def launched(ranks: Sequence[Buffers], turns: int = MOST_TURNS, races: bool = False) -> None:
     """One launch on all ranks' buffers, in place.
 
     Raises:
@@ -73,7 +81,7 @@ def launched(ranks: Sequence[Buffers], turns: int = MOST_TURNS) -> None:
             buffers.tensors["peers"].copy_(table)
     module = lowered(ranks[0].launch, ranks[0].key, ranks[0].stages)
     given = [buffers.bound(torch.Tensor.data_ptr) for buffers in ranks]
-    _launch(translate(module), blocks_of(module, given[0]), [packed(module, args) for args in given], turns)
+    _launch(translate(module), blocks_of(module, given[0]), [packed(module, args) for args in given], turns, races)
 
 
 def _number(arg: Any) -> int:
@@ -82,8 +90,10 @@ def _number(arg: Any) -> int:
     return int(arg.ctypes.data) if hasattr(arg, "ctypes") else int(arg)
 
 
-def _launch(source: Source, blocks: int, ranks: Sequence[Sequence[int]], turns: int) -> None:
-    library = _library(source.complete("host.hpp", ENTRY, len(ranks), (f"K3_STACK {STACK}",)) + runtime("host_run.hpp"))
+def _launch(source: Source, blocks: int, ranks: Sequence[Sequence[int]], turns: int, races: bool) -> None:
+    defined = (f"K3_STACK {STACK}", *(["K3_RACES"] if races else []))
+    end = (runtime("host_races.hpp") if races else "") + runtime("host_run.hpp")
+    library = _library(source.complete("host.hpp", ENTRY, len(ranks), defined) + end)
     numbers = [word & (1 << 64) - 1 for rank in ranks for word in rank]
 
     class Launch(ctypes.Structure):
@@ -98,7 +108,9 @@ def _launch(source: Source, blocks: int, ranks: Sequence[Sequence[int]], turns: 
     )
     if found:
         said = report.value.decode()
-        raise InternalFault(f"host build of {source.name}: expected all threads to end, got {WHY[found]}: {said}.")
+        raise InternalFault(
+            f"host build of {source.name}: expected all threads to end and no race, got {WHY[found]}: {said}."
+        )
 
 
 @cache

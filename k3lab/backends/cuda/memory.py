@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from k3lab.backends.cuda.types import GLOBAL, LDS, Untranslated, moved
 from k3lab.lowering.ir import Op, Type
+from k3lab.sim.checks.touch import drains
 from k3lab.sim.semantics.values import spelled
-from k3lab.sim.touch import drains
 
 State = Callable[[Op, tuple[str, ...], bool], Iterator[str]]
 

@@ -65,7 +65,7 @@ def too_few(limits: Limits, source: Source, blocks: int, fit: int, registers: in
     return BackendUnavailable(
         f"cuda: expected room for all {blocks} workgroups of {source.name} at once, got {fit * limits.units}: {fit} on "
         f"each of {limits.units} multiprocessors of {limits.name} ({registers} registers a thread, {_shared(source)}, "
-        f"{source.threads} threads); choose fewer blocks or a smaller token_tile."
+        f"{source.threads} threads); choose fewer blocks, fewer ranks or a smaller token_tile."
     )
 
 

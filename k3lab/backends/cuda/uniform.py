@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from k3lab.lowering.ir import Op
-from k3lab.sim.cfg import Graph
+from k3lab.sim.decode.cfg import Graph
 
 LANES_LOG2 = 6
 SHARED_RESULT = frozenset({"rocdl.readfirstlane", "rocdl.readlane", "rocdl.ballot"})

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from k3lab.backends.cuda.types import Untranslated
 from k3lab.backends.cuda.uniform import CLOCK, Uniformity
 from k3lab.lowering.ir import Op
-from k3lab.sim.cfg import Graph
-from k3lab.sim.intrinsics import CLOCK as CLOCK_INTRINSIC
+from k3lab.sim.decode.cfg import Graph
+from k3lab.sim.decode.intrinsics import CLOCK as CLOCK_INTRINSIC
 from k3lab.sim.semantics.matrix import matrix_format
 
 WAVE = frozenset({"rocdl.workitem.id.x", CLOCK})

@@ -10,8 +10,8 @@ from k3lab.sim.clock.costs import Costs
 from k3lab.sim.clock.plan import Plan, Point, plans_of, spins_of
 
 if TYPE_CHECKING:
-    from k3lab.sim.link import Linked
-    from k3lab.sim.program import Code, Run
+    from k3lab.sim.decode.link import Linked
+    from k3lab.sim.decode.program import Code, Run
 
 NO_LOOP = -1
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from k3lab.lowering.ir import Op
 from k3lab.sim.clock.record import Barriers, Handoffs, Launches, Reads, Waves
 from k3lab.sim.clock.transfers import Handed
-from k3lab.sim.fleet import Fleet
-from k3lab.sim.regions import RegionMap
+from k3lab.sim.memory.regions import RegionMap
+from k3lab.sim.schedule.fleet import Fleet
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from k3lab.sim.touch import WORD, Touch, words_of
+from k3lab.sim.checks.touch import WORD, Touch, words_of
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from k3lab.lowering.ir import Op
-from k3lab.sim import access
-from k3lab.sim.cfg import Graph, Loop
+from k3lab.sim.checks.touch import drains, releases
 from k3lab.sim.clock.work import MOVES, Work, work_of
-from k3lab.sim.program import Code, Program, is_clock
-from k3lab.sim.touch import drains, releases
+from k3lab.sim.decode import access
+from k3lab.sim.decode.cfg import Graph, Loop
+from k3lab.sim.decode.program import Code, Program, is_clock
 
 Tokens = frozenset[int]
 NONE: Tokens = frozenset()

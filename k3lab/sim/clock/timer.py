@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from k3lab.sim.checks.touch import Touch, reaches
 from k3lab.sim.clock.blocks import NO_LOOP, Blocks, Passing, Timed
 from k3lab.sim.clock.costs import Costs, costs_of
 from k3lab.sim.clock.logs import BarrierLog, HandoffLog, LaunchLog, ReadLog, Sites, WaveLog
 from k3lab.sim.clock.record import Modelled
 from k3lab.sim.clock.sharing import shared
 from k3lab.sim.clock.transfers import Transfers
-from k3lab.sim.touch import Touch, reaches
 
 if TYPE_CHECKING:
-    from k3lab.sim.cohort import Cohort
+    from k3lab.sim.decode.program import Code, Edge, Run
     from k3lab.sim.engine import Engine
-    from k3lab.sim.program import Code, Edge, Run
-    from k3lab.sim.regions import RegionMap
+    from k3lab.sim.memory.regions import RegionMap
+    from k3lab.sim.schedule.cohort import Cohort
     from k3lab.sim.step import Step
 
 I64 = NDArray[np.int64]

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from k3lab.lowering.ir import Op
+from k3lab.sim.checks.touch import Touch, reaches
 from k3lab.sim.clock.bandwidth import Calendar
 from k3lab.sim.clock.costs import Costs
 from k3lab.sim.clock.places import NEVER, Lines, Rows, Stores
-from k3lab.sim.memory import SPACING_BITS
-from k3lab.sim.touch import Touch, reaches
+from k3lab.sim.memory.spaces import SPACING_BITS
 
 if TYPE_CHECKING:
     from k3lab.sim.engine import Engine
-    from k3lab.sim.regions import RegionMap
+    from k3lab.sim.memory.regions import RegionMap
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

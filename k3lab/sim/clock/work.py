@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from k3lab.lowering.ir import Op, Type
-from k3lab.sim import access
 from k3lab.sim.clock.costs import Costs
-from k3lab.sim.program import is_clock
+from k3lab.sim.decode import access
+from k3lab.sim.decode.program import is_clock
 from k3lab.sim.semantics.hardware import FUNCTIONS
 from k3lab.sim.semantics.matrix import NAME as MATRIX_NAME
 from k3lab.sim.semantics.narrow import matrix_format
