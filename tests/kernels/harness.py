@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -28,6 +28,20 @@ ORDERS = {
     "relaxed-random": lambda seed: {"memory": "relaxed", "schedule": "random", "seed": 3 * seed + seed % 2},
 }
 """Options of the simulator by seed: every third random order is the fine one."""
+FINE_TOKENS = 6
+"""Up to so many tokens the fine orders take no more than a minute."""
+
+
+def under_orders(cases: Sequence[tuple[str, ...]], tokens: Callable[[tuple[str, ...]], int]) -> list[Any]:
+    """For every case two of the `ORDERS`, all of them in turn; the fine one for cases of few tokens alone."""
+    made = []
+    for i, labels in enumerate(cases):
+        names = [name for name in ORDERS if name != "fine" or tokens(labels) <= FINE_TOKENS]
+        chosen = sorted({names[i % len(names)], names[(i + 2) % len(names)]})
+        made += [pytest.param(labels, how, id="-".join([*labels, how])) for how in chosen]
+    return made
+
+
 BUILD = ("dumps", "timeline", "bounded", "token_tile", "prefetch", "kda0", "gate_local", "blocks")
 """Options of a build alone: no result depends on them."""
 

@@ -25,6 +25,7 @@ from tests.kernels.harness import (
     faults_of,
     mini_case,
     simulated,
+    under_orders,
     with_tensors,
 )
 from tests.kernels.k1_cases import FACTORS, MORE, RESTRIDES
@@ -191,8 +192,7 @@ def test_the_kernel_equals_the_twin_on_more_seeds(labels, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["random", "fine", "adversarial", "relaxed", "relaxed-random"])
-@pytest.mark.parametrize("labels", CASES, ids="-".join)
+@pytest.mark.parametrize(("labels", "how"), under_orders(CASES, lambda labels: options_of(FACTORS, labels)["tokens"]))
 def test_every_option_under_other_orders_of_events_and_no_finding(labels, how):
     seed = CASES.index(labels)
     assert k1_faults(Options(**ORDERS[how](seed), **DETECTORS), seed=1, **options_of(FACTORS, labels)) == []
