@@ -26,6 +26,7 @@ LAYERS = (
     ("backends",),
     ("analysis",),
     ("probes",),
+    ("ui",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

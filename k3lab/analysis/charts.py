@@ -1,7 +1,7 @@
 """The charts of an error report: each a plain function from a `Report` to a matplotlib figure.
 
 Figures are made with `matplotlib.figure.Figure`, so no chart touches pyplot's global state; `png` turns one into bytes.
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; own and built-up error differ in shape as well.
+Colours are those of `k3lab.analysis.palette`; own and built-up error differ in shape as well.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from matplotlib.gridspec import GridSpecBase
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from k3lab import formats
+from k3lab.analysis.palette import FAINT, FORMATS, INK, OWN, TOTAL
 from k3lab.analysis.report import Budget, PointRow, Report
 from k3lab.analysis.words import listed, plain, share_text
 from k3lab.stats import ULP_EDGES, Figures
@@ -26,7 +27,6 @@ from k3lab.stats import ULP_EDGES, Figures
 WIDTH = 10.0  # inches: 1000 px of page at 100 dpi
 DPI = 150
 BAR, LABELS = 0.14, 0.5  # inches of a colour bar below panels, and of its labels
-OWN, TOTAL, INK, FAINT = "#E69F00", "#0072B2", "#222222", "#8a8a8a"
 NO_ORACLE = "no oracle run: nothing to hold the values against"
 
 
@@ -133,7 +133,8 @@ def code_occupancy(report: Report) -> Figure:
     figure, panels = _grid(rows, columns=2, height=2.0)
     for axes, row in zip(panels, rows, strict=True):
         values, counts = _by_value(row)
-        axes.bar(range(len(counts)), 100 * counts / max(counts.sum(), 1), width=1.0, color=OWN)
+        colour = FORMATS[formats.parse(row.format).format_name]
+        axes.bar(range(len(counts)), 100 * counts / max(counts.sum(), 1), width=1.0, color=colour)
         places = [place for place, value in enumerate(values) if _worth_a_tick(value, len(values))]
         axes.set_xticks(places, [plain(values[place]) for place in places], fontsize=7)
         axes.tick_params(axis="y", labelsize=7)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from k3lab.analysis.palette import PATH, STAGES
 from k3lab.launches.stamps import StampPoint
 
-STAGES = ("#56B4E9", "#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442", "#8C6D46", "#7F7F7F")
-"""In the order stages come; beyond the last they start again."""
+__all__ = ["PATH", "by_point", "by_stage"]
+
 DARKER = 0.8
-PATH = "#C4161C"
-"""The critical path: in no stage's colour."""
 
 
 def by_stage(stages: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from k3lab.analysis.charts import FAINT, INK, WIDTH
+from k3lab.analysis.charts import WIDTH
+from k3lab.analysis.palette import FAINT, INK
 from k3lab.analysis.timeline import colours
 from k3lab.analysis.timeline.handoffs import last_waits
 from k3lab.analysis.timeline.intervals import Timeline
