@@ -1,16 +1,55 @@
-"""Writing files whole or not at all."""
+"""Reading JSON documents, and writing files whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
-from k3lab.errors import BadInput
+from k3lab.errors import BadInput, expect
+
+
+def read_text(path: str | Path, what: str) -> tuple[str, str]:
+    """The text of a JSON file, and what errors call it: `report 'old.json'`.
+
+    Raises:
+        BadInput: when there is no such file, or it cannot be read.
+    """
+    where = f"{what} {str(path)!r}"
+    try:
+        expect(Path(path).is_file(), where, "a readable JSON file", "none of that name")
+        return Path(path).read_text(encoding="utf-8"), where
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{where}: expected a readable JSON file, got {error}.") from None
+
+
+def parse_document(text: str, schema: dict[str, Any], what: str, version: int, where: str) -> Any:
+    """A JSON document that fits its schema.
+
+    Args:
+        what: the kind of document (`report`); `where` is what errors call this one.
+
+    Raises:
+        BadInput: when the text is no JSON, of another version, or not what the schema asks for.
+    """
+    import jsonschema
+
+    try:
+        data = json.loads(text)
+        jsonschema.validate(data, schema)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadInput(f"{where}: expected a {what} in JSON, got text that is none ({error}).") from None
+    except jsonschema.ValidationError as error:
+        at = "/".join(str(part) for part in error.absolute_path) or "the top"
+        found = f"a misfit at {at}: {error.message[:200]}"
+        raise BadInput(f"{where}: expected a version {version} {what}, got {found}.") from None
+    return data
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 
 from k3lab.analysis.words import plural
-from k3lab.errors import BadInput, expect
-from k3lab.files import write_text
+from k3lab.files import parse_document, read_text, write_text
 from k3lab.stats import Figures
 
 if TYPE_CHECKING:
@@ -211,17 +210,7 @@ class Report:
         Raises:
             BadInput: when the text is no JSON, of another version, or not what the schema asks for.
         """
-        try:
-            data = json.loads(text)
-            jsonschema.validate(data, schema())
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise BadInput(f"{where}: expected a report in JSON, got text that is none ({error}).") from None
-        except jsonschema.ValidationError as error:
-            at = "/".join(str(part) for part in error.absolute_path) or "the top"
-            raise BadInput(
-                f"{where}: expected a version {VERSION} report, got a misfit at {at}: {error.message[:200]}."
-            ) from None
-        return _report(data)
+        return _report(parse_document(text, schema(), "report", VERSION, where))
 
     @classmethod
     def load(cls, path: str | Path) -> Report:
@@ -230,12 +219,7 @@ class Report:
         Raises:
             BadInput: when the file cannot be read or is no report.
         """
-        try:
-            expect(Path(path).is_file(), f"report {str(path)!r}", "a readable JSON file", "none of that name")
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise BadInput(f"report {str(path)!r}: expected a readable JSON file, got {error}.") from None
-        return cls.from_json(text, where=f"report {str(path)!r}")
+        return cls.from_json(*read_text(path, "report"))
 
     def save(self, folder: str | Path, against: Report | None = None, timeline: Timeline | None = None) -> Path:
         """Write report.html, report.json and points.csv into `folder`; returns the HTML's path.

@@ -17,7 +17,8 @@ from k3lab.analysis.timeline.intervals import BARRIER, WAIT, Clock, Table, Timel
 from k3lab.analysis.timeline.stages import durations
 from k3lab.analysis.timeline.traffic import Traffic
 from k3lab.analysis.timeline.waits import wait_matrix
-from k3lab.errors import BadInput, expect
+from k3lab.errors import expect
+from k3lab.files import parse_document, read_text
 from k3lab.launches.stamps import StampPoint
 
 VERSION = 1
@@ -58,16 +59,7 @@ def from_json(text: str, where: str = "timeline") -> Timeline:
     Raises:
         BadInput: when the text is no JSON, of another version, or not what the schema asks for.
     """
-    try:
-        data = json.loads(text)
-        jsonschema.validate(data, schema())
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise BadInput(f"{where}: expected a timeline in JSON, got text that is none ({error}).") from None
-    except jsonschema.ValidationError as error:
-        at = "/".join(str(part) for part in error.absolute_path) or "the top"
-        raise BadInput(
-            f"{where}: expected a version {VERSION} timeline, got a misfit at {at}: {error.message[:200]}."
-        ) from None
+    data = parse_document(text, schema(), "timeline", VERSION, where)
     stamps = np.array([[[t or 0 for t in row] for row in rank] for rank in data["stamps"]], np.int64)
     return Timeline(
         launch=data["launch"],
@@ -106,13 +98,7 @@ def load(path: str | Path) -> Timeline:
     Raises:
         BadInput: when the file cannot be read or is no timeline.
     """
-    where = f"timeline {str(path)!r}"
-    try:
-        expect(Path(path).is_file(), where, "a readable JSON file", "none of that name")
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{where}: expected a readable JSON file, got {error}.") from None
-    return from_json(text, where)
+    return from_json(*read_text(path, "timeline"))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ LAYOUT = {"width": "auto", "min_width": "12em"}
 STYLE = {"description_width": "initial"}
 
 
-class Control:
+class Control(ABC):
     """Widgets and the view they choose; a subclass says what that is in `view`.
 
     Its view is the value of one HTML widget, set whenever a trait of a widget changes. A page made from a notebook
@@ -38,13 +39,13 @@ class Control:
                     widget.observe(self._changed, names="value")
         self.refresh()
 
+    @abstractmethod
     def view(self) -> Html:
         """The view that the widgets choose now.
 
         Raises:
             BadInput: when what was typed in cannot be shown.
         """
-        raise NotImplementedError
 
     def refresh(self) -> None:
         """Fill the view; what cannot be shown says why."""
