@@ -108,6 +108,7 @@ def heat_maps(report: Report) -> Figure:
     for axes, row in zip(panels, rows, strict=True):
         heat = np.ma.masked_less_equal(np.array(row.heat, ndmin=2), 0.0)
         axes.set_facecolor("#dddddd")
+        axes.grid(False)
         image = axes.imshow(heat, aspect="auto", cmap="viridis", norm=norm, interpolation="nearest")
         axes.set_title(row.name, fontsize=9)
         axes.set_xlabel(_block_label(_block_width(row, heat.shape)), fontsize=8)
@@ -176,6 +177,7 @@ def budget_map(report: Report) -> Figure:
     labels.append("nothing rounded")
     figure = Figure(figsize=(WIDTH, 1.7 + 0.36 * len(labels)), layout="constrained")
     axes = figure.add_subplot()
+    axes.grid(False)  # whatever the caller's style says: lines would cross the figures
     image = axes.imshow(np.nan_to_num(shares), aspect="auto", cmap="cividis", norm=Normalize(0, 1))
     for (i, j), share in np.ndenumerate(shares):
         text = "–" if math.isnan(share) else share_text(share)

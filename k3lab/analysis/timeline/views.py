@@ -95,6 +95,7 @@ def wait_map(timeline: Timeline) -> Figure:
             grid[stages.index(row.stage), regions.index(row.region)] = max(row.longest, LEAST)
     high = float(np.nanmax(grid)) if np.isfinite(grid).any() else 1.0
     norm = LogNorm(high / 100, high)
+    axes.grid(False)
     image = axes.imshow(np.ma.masked_invalid(grid), aspect="auto", cmap="YlOrRd", norm=norm)
     size = 8 if len(regions) <= 6 else 6.8
     for row in rows:
