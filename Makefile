@@ -1,7 +1,7 @@
 # k3lab. `make report` installs the base package only; every other target installs all that the tests need.
 #   make report | test | lab | notebooks | full | cuda | fmt | clean
 #   VENV=DIR       another virtual environment          PYTHON=python3.12   the Python that makes it (3.11 or newer)
-#   PARTS=kernels  of `make full`, some folders of tests/
+#   PARTS=kernels  of `make full`: some folders or files of tests/
 #   PYTEST_ARGS=   '-n 2 --dist worksteal' by default, e.g. '-n 0 -k mix' JOBS=4              test processes
 
 SHELL := /bin/bash
@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt
 BASE := $(VENV)/.k3lab-base
 ALL := $(VENV)/.k3lab-all
-PARTS ?= top $(sort $(patsubst tests/%/,%,$(wildcard tests/*/)))
+PARTS ?= top $(sort $(filter-out __pycache__,$(patsubst tests/%/,%,$(wildcard tests/*/))))
 FULL_LOGS := data/results/full
 
 .PHONY: help report test check lab notebooks full cuda fmt clean
@@ -61,14 +61,14 @@ lab: $(ALL)
 notebooks: $(ALL)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 $(NBMAKE_ARGS) notebooks
 
-# What `make test` leaves out: slow tests, and more examples of the property tests. A part is a folder of tests/, or `top`; its log
+# What `make test` leaves out: slow tests, and more examples of the property tests. A part is a folder or file of tests/, or `top`; its log
 # is kept, with the checkout's path written as '.'. Where a part has no such tests, pytest ends in 5.
 full: check
 	@mkdir -p $(FULL_LOGS)
 	@for part in $(PARTS); do \
 	  paths=tests/$$part; if [ $$part = top ]; then paths=$$(ls tests/test_*.py); fi; \
 	  $(BIN)/python -m pytest --slow -m "slow or hypothesis" --durations=10 $(PYTEST_ARGS) $$paths 2>&1 \
-	    | sed -u 's#$(CURDIR)#.#g' | tee $(FULL_LOGS)/$$part.txt || [ $$? = 5 ]; \
+	    | sed -u 's#$(CURDIR)#.#g' | tee $(FULL_LOGS)/$${part//\//-}.txt || [ $$? = 5 ]; \
 	done
 
 # What data/results/cuda holds, measured again: needs an NVIDIA GPU (k3lab[cuda]), and flydsl unless build/cuda is there.

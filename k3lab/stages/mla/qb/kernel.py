@@ -39,18 +39,27 @@ def _finish(c: Context, p: Product, tasks: Deal, task: Any, first: int, acc: Any
     """Task `sub` of a head: bf16 pairs of nope columns, or query words of pe columns."""
     head = task // HEAD_TASKS
     sub = task - head * HEAD_TASKS
-    to = receivers(c, peers)
 
     def publish_nope(token: Any, row: Any, values: list[Any]) -> None:
         _publish_nope(c, tasks, task, first + token, head, sub * ROWS + row, values)
 
-    def publish_pe(token: Any, row: Any, values: list[Any]) -> None:
-        _publish_pe(c, tasks, task, first + token, head, (sub - NOPE_TASKS) * ROWS + row, values, to)
-
     if sub < NOPE_TASKS:
         join_waves(c, p, acc, 2, publish_nope)
     else:
-        join_waves(c, p, acc, WORD_VALUES, publish_pe)
+        _finish_pe(c, p, tasks, task, first, head, (sub - NOPE_TASKS) * ROWS, acc, peers)
+
+
+@traced
+def _finish_pe(
+    c: Context, p: Product, tasks: Deal, task: Any, first: int, head: Any, column: Any, acc: Any, peers: Any
+) -> None:
+    """Query words of pe columns from `column` on; the receivers are looked up here, as they take many registers."""
+    to = receivers(c, peers)
+
+    def publish_pe(token: Any, row: Any, values: list[Any]) -> None:
+        _publish_pe(c, tasks, task, first + token, head, column + row, values, to)
+
+    join_waves(c, p, acc, WORD_VALUES, publish_pe)
 
 
 @traced
