@@ -67,7 +67,7 @@ full: check
 	@mkdir -p $(FULL_LOGS)
 	@for part in $(PARTS); do \
 	  paths=tests/$$part; if [ $$part = top ]; then paths=$$(ls tests/test_*.py); fi; \
-	  $(BIN)/python -m pytest --slow -m "slow or hypothesis" --durations=10 $(PYTEST_ARGS) $$paths 2>&1 \
+	  $(BIN)/python -m pytest --slow -m "slow or hypothesis" --durations=10 --show-capture=no $(PYTEST_ARGS) $$paths 2>&1 \
 	    | sed -u 's#$(CURDIR)#.#g' | tee $(FULL_LOGS)/$${part//\//-}.txt || [ $$? = 5 ]; \
 	done
 
