@@ -16,9 +16,11 @@ from k3lab.sim.chain import Launch as Call
 from k3lab.sim.chain import simulate_chain
 from k3lab.sim.clock.record import Modelled
 from k3lab.sim.engine import Engine
+from k3lab.sim.faults import SimFault
 from k3lab.sim.memory.regions import SharedRegion
 from k3lab.sim.options import Options
 from k3lab.sim.record.traffic import Traffic
+from k3lab.sim.schedule.standing import INTERRUPTED
 
 WAIT_TICKS = 20_000
 """How long a bounded build waits here, where time passes only when nothing but waits is left to run."""
@@ -54,9 +56,19 @@ def simulated(buffers: Buffers, options: Options | None = None) -> Simulated:
 
 
 def timed(simulate: Callable[[], Engine]) -> Simulated:
-    """How the simulation that `simulate` runs goes."""
+    """How the simulation that `simulate` runs goes.
+
+    Raises:
+        SimFault: when a check stops it.
+        KeyboardInterrupt: on Ctrl-C, from a fault that says where it stood: who runs several must not go on.
+    """
     start = time.perf_counter()
-    engine = simulate()
+    try:
+        engine = simulate()
+    except SimFault as fault:
+        if fault.finding.kind == INTERRUPTED:
+            raise KeyboardInterrupt(str(fault)) from fault
+        raise
     seconds = time.perf_counter() - start
     findings = tuple(str(finding) for finding in engine.findings)
     return Simulated(seconds, engine.steps, findings, engine.clock, engine.traffic)

@@ -52,7 +52,13 @@ class LaunchKey:
     prefetch: int = 0
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            _check_kind(option.name, str(option.type), getattr(self, option.name))
+        self.fill()
         self.validate()
+
+    def fill(self) -> None:
+        """Put in what stands for a value that other fields give; all fields are of their declared kinds."""
 
     def validate(self) -> None:
         """Check what every launch asks of its key.
@@ -60,8 +66,6 @@ class LaunchKey:
         Raises:
             BadInput: naming the field, what was expected and what came.
         """
-        for option in fields(self):
-            _check_kind(option.name, str(option.type), getattr(self, option.name))
         expect(self.tokens >= 1, "tokens", "at least 1", self.tokens)
         expect(0 <= self.nblocks <= 8, "nblocks", "0 .. 8", self.nblocks)
         for name in ("eps", "out_eps"):
@@ -131,13 +135,24 @@ class LaunchKey:
 
 
 def _check_kind(name: str, kind: str, value: object) -> None:
-    """Whether an option's value is of the declared kind: a whole number, a finite number, or true or false."""
+    """Whether an option's value is of the declared kind: whole or finite number, true or false, word, geometry."""
     if kind == "int":
         expect(type(value) is int, name, "a whole number", repr(value))
     elif kind == "bool":
         expect(type(value) is bool, name, "true or false", repr(value))
     elif kind == "float":
-        expect(type(value) in (int, float) and isfinite(value), name, "a finite number", repr(value))  # type: ignore[arg-type]
+        expect(_is_finite(value), name, "a finite number", repr(value))
+    elif kind == "str":
+        expect(type(value) is str, name, "a word", repr(value))
+    elif kind == "Geometry":
+        expect(isinstance(value, Geometry), name, "a Geometry", repr(value))
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return type(value) in (int, float) and isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,11 @@ class K1Key(LaunchKey):
     kda0: int = -1
     gate_local: bool = False
 
-    def __post_init__(self) -> None:
+    def fill(self) -> None:
         if self.state_len == 0:
             object.__setattr__(self, "state_len", self.qlen + CONV_WIDTH - 2)
         if self.kda0 == -1:
             object.__setattr__(self, "kda0", self.geometry.na)
-        super().__post_init__()
 
     def validate(self) -> None:
         super().validate()

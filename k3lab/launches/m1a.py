@@ -41,10 +41,9 @@ class M1aKey(LaunchKey):
     q_eps: float = 1e-5
     kv_eps: float = 1e-5
 
-    def __post_init__(self) -> None:
+    def fill(self) -> None:
         if self.q_heads == 0:
             object.__setattr__(self, "q_heads", self.ranks * self.geometry.heads)
-        super().__post_init__()
 
     def validate(self) -> None:
         super().validate()

@@ -16,6 +16,8 @@ NUMBER = re.compile(r"-?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)$")
 INTEGER = re.compile(r"-?(?:0x[0-9A-Fa-f]+|\d+)$")
 ESCAPE = re.compile(r'\\([0-9A-Fa-f]{2}|["\\nt])')
 NAMED_ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
+MOST_ELEMENTS = 1 << 20
+"""Of a constant that one value fills; a wave's registers hold a sixteenth of that."""
 TRUTH = {"true": True, "false": False}
 
 
@@ -112,6 +114,8 @@ def _dense(text: str) -> list[Any]:
         items = _raw_items(bytes.fromhex(inside[3:-1]), kind)
     else:
         items = [_element(item, kind) for item in split_top(inside.replace("[", "").replace("]", ""))]
+    if len(items) == 1 and count > MOST_ELEMENTS:
+        raise BadInput(f"IR attribute: expected a constant of at most {MOST_ELEMENTS} elements, got {count}.")
     return items * count if len(items) == 1 else items
 
 

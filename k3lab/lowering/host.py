@@ -70,7 +70,9 @@ def _passed(op: Op, source: Source) -> Source:
 def _extract(op: Op, sources: dict[int, Source], producers: Mapping[int, Op]) -> None:
     """Take what was put into a struct out again."""
     value = op.operands[0]
-    while (made := producers.get(value)) and made.name == "llvm.insertvalue":
+    seen: set[int] = set()  # a text may insert a value into itself
+    while (made := producers.get(value)) and made.name == "llvm.insertvalue" and value not in seen:
+        seen.add(value)
         if made.attrs.get("position") == op.attrs.get("position"):
             if made.operands[1] in sources:
                 sources[op.results[0]] = sources[made.operands[1]]

@@ -22,6 +22,10 @@ OPENING = re.compile(r" ?\(\{$")
 ENTRY = "^bb0"
 HOLDERS = ("builtin.module", "gpu.module", "llvm.func", "llvm.mlir.global")
 """The operations with regions that a lowered module has."""
+MISREAD = (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
+"""What reading ends in where a text says something of another kind than the generic form does in that place."""
+MOST_RESULTS = 1024
+"""Results of an operation; FlyDSL's have at most a handful."""
 KERNEL_MARKS = ("gpu.kernel", "rocdl.kernel")
 
 
@@ -42,15 +46,21 @@ def parse(text: str) -> Module:
     for number, line in enumerate(lines, 1):
         try:
             reader.read(line)
-        except (BadInput, ValueError, IndexError, KeyError) as error:
-            raise BadInput(f"IR line {number}: {_sentence(error)} Line: {line.strip()[:160]}") from None
+        except (BadInput, *MISREAD) as error:
+            raise BadInput(f"IR line {number}: {_sentence(error)} Line: {line.strip()[:160]!r}.") from None
     if reader.open:
         raise BadInput(f"IR text: expected every region to close, got an open {reader.open[-1].name} at its end.")
-    return reader.module(text)
+    try:
+        return reader.module(text)
+    except MISREAD as error:
+        raise BadInput(f"IR text: {_sentence(error)}") from None
 
 
 def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, BadInput) else f"expected generic MLIR, got {error}."
+    if isinstance(error, BadInput):
+        return str(error)
+    what = "brackets nested too deeply" if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+    return f"expected generic MLIR, got {what[:160]}."
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,8 @@ class _Reader:
         if not names:
             return ()
         name, _, several = names.partition(":")
+        if several and int(several) > MOST_RESULTS:
+            raise BadInput(f"expected at most {MOST_RESULTS} results, got {several[:20]}.")
         named = [f"{name}#{place}" for place in range(int(several))] if several else names.split(", ")
         if len(named) != count:
             raise BadInput(f"expected {len(named)} result types, got {count}.")

@@ -8,6 +8,8 @@ from k3lab.errors import BadInput
 
 STRING = r'"(?:[^"\\]|\\.)*"'
 TOKEN = re.compile(rf"{STRING}|->|[()\[\]{{}}<>,]")
+MOST_NESTED = 128
+"""Brackets within brackets; FlyDSL's modules have a handful. Deeper text takes time that grows with its square."""
 OPENS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -22,6 +24,7 @@ def closing(text: str, start: int) -> int:
         mark = token[0]
         if mark in OPENS:
             expected.append(OPENS[mark])
+            _check_depth(len(expected))
         elif mark in ")]}>":
             if mark != expected.pop():
                 break
@@ -37,6 +40,7 @@ def top_comma(text: str, start: int) -> int:
         mark = token[0]
         if mark in OPENS:
             depth += 1
+            _check_depth(depth)
         elif mark in ")]}>":
             if depth == 0:
                 return token.start()
@@ -44,6 +48,11 @@ def top_comma(text: str, start: int) -> int:
         elif mark == "," and depth == 0:
             return token.start()
     return len(text)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MOST_NESTED:
+        raise BadInput(f"IR text: expected at most {MOST_NESTED} brackets within each other, got more.")
 
 
 def split_top(text: str) -> list[str]:

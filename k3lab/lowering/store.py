@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from k3lab.errors import BadInput
-from k3lab.files import reason, write_bytes, write_text
+from k3lab.files import check_size, reason, write_bytes, write_text
 from k3lab.lowering.ir import Module
 from k3lab.lowering.parse import parse
 
@@ -69,8 +69,9 @@ def load(path: str | Path) -> Artefact:
         BadInput: when the file cannot be read, was changed, or holds no module.
     """
     try:
+        check_size(path, f"IR file {str(path)!r}")
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise BadInput(f"IR file {str(path)!r}: expected a readable text file, got {reason(error)}.") from None
     about: dict[str, Any] = {}
     if text.startswith(HEADING):
@@ -93,23 +94,33 @@ def cache_dir() -> Path:
 def cached(kind: str, parts: Iterable[str], make: Callable[[], bytes]) -> bytes:
     """What `make` returns, kept under the hash of `parts`, which must say all that it depends on.
 
-    A cache that cannot be read or written is done without.
+    A cache that cannot be read or written is done without, and what was changed in it is made again.
     """
     name = digest(*parts)
-    path = cache_dir() / kind / name[:2] / name
+    try:
+        path = cache_dir() / kind / name[:2] / name
+    except RuntimeError:  # a user without a home
+        return make()
     with suppress(OSError):
-        return path.read_bytes()
+        seal, kept = path.read_bytes().partition(b"\n")[::2]
+        if seal == _seal(kept):
+            return kept
     made = make()
     with suppress(BadInput):
-        write_bytes(path, made)
+        write_bytes(path, _seal(made) + b"\n" + made)
     return made
+
+
+def _seal(data: bytes) -> bytes:
+    """The line that stands before what is cached: it finds damage, not malice."""
+    return f"k3lab-cache 1 {hashlib.sha256(data).hexdigest()}".encode()
 
 
 def _about(first: str, text: str, path: str | Path) -> dict[str, Any]:
     try:
         heading = json.loads(first.removeprefix(HEADING))
         expected, about = heading["sha256"], heading["about"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"IR file {str(path)!r}: expected a heading that k3lab wrote, got {first[:80]!r}.") from None
     if digest(text) != expected:
         raise BadInput(f"IR file {str(path)!r}: expected the text its checksum is of, got another; it was changed.")

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SHOWN = 8  # of a list's members
 
+INTERRUPTED = "interrupted"
+"""The kind of finding that Ctrl-C leaves."""
+
 
 def deadlock(engine: Engine) -> SimFault:
     """What each wave waits for, where none can go on."""
@@ -24,7 +27,7 @@ def deadlock(engine: Engine) -> SimFault:
 
 def interrupted(engine: Engine) -> SimFault:
     """What Ctrl-C ends with."""
-    return SimFault(Finding("interrupted", describe(engine), Where(None)))
+    return SimFault(Finding(INTERRUPTED, describe(engine), Where(None)))
 
 
 def describe(engine: Engine) -> str:
