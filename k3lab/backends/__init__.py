@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from k3lab import launches
 from k3lab.backends.run import Run
@@ -30,6 +30,10 @@ def run(
     device: str | None = None,
     sim: Options | None = None,
     dumps: bool | None = None,
+    *,
+    live: Sequence[int] | None = None,
+    build: str | None = None,
+    gpus: int | None = None,
 ) -> Run:
     """Run `launch` on `case`; the case is never changed.
 
@@ -41,6 +45,7 @@ def run(
         device: torch device of the twins, `cpu` by default.
         sim: how to simulate: schedule, seed, memory model, detectors (`k3lab.sim.options.Options`).
         dumps: whether the kernel also writes its locals out; as the case's key says, if None.
+        live, build, gpus: of the backend cuda alone: see `Session`.
 
     Raises:
         BadInput: for an unknown name, a case of another launch, one that fails its checks, or options that the backend
@@ -48,10 +53,11 @@ def run(
         BackendUnavailable: for a backend or device that cannot run here.
         InternalFault: when a kernel's run finds a fault: a deadlock, a race, a hand-off that did not come.
     """
-    _check(launch, case, backend, order, sim, dumps)
+    cuda: dict[str, Any] = {"live": live, "build": build, "gpus": gpus}
+    _check(launch, case, backend, order, sim, dumps, cuda)
     if backend in TWINS:
         return run_twin_backend(case, backend, order, mfma, device)
-    return Session(case, backend, mfma=mfma, device=device, sim=sim, dumps=dumps).step()
+    return Session(case, backend, mfma=mfma, device=device, sim=sim, dumps=dumps, **cuda).step()
 
 
 def run_stage(
@@ -64,6 +70,10 @@ def run_stage(
     device: str | None = None,
     sim: Options | None = None,
     dumps: bool | None = None,
+    *,
+    live: Sequence[int] | None = None,
+    build: str | None = None,
+    gpus: int | None = None,
 ) -> Run:
     """Run one stage of a launch, or some, on exactly the inputs that the kernel-order twin gives it.
 
@@ -79,17 +89,20 @@ def run_stage(
         BadInput: for an unknown stage, or none.
     """
     launch, _, short = stage.partition(".")
-    _check(launch, case, backend, order, sim, dumps)
+    cuda: dict[str, Any] = {"live": live, "build": build, "gpus": gpus}
+    _check(launch, case, backend, order, sim, dumps, cuda)
     declared = launches.get(launch)
     names = {declared.stage(name).name for name in ([short] if short else []) + list(stages)}
     expect(names, "stage", f"one of {[s.name for s in declared.stages]}, as in '{launch}.STAGE'", repr(stage))
     if backend in TWINS:
         return run_twin_backend(case, backend, order, mfma, device, names)
     dumps = True if dumps is None else dumps
-    return Session(case, backend, stages=names, mfma=mfma, device=device, sim=sim, dumps=dumps).step()
+    return Session(case, backend, stages=names, mfma=mfma, device=device, sim=sim, dumps=dumps, **cuda).step()
 
 
-def _check(launch: str, case: Case, backend: str, order: str, sim: Options | None, dumps: bool | None) -> None:
+def _check(
+    launch: str, case: Case, backend: str, order: str, sim: Options | None, dumps: bool | None, cuda: dict[str, Any]
+) -> None:
     """Refuse names and options that no backend, or not this one, can make sense of."""
     launches.get(launch)
     expect(isinstance(case, Case), "case", "a k3lab.Case", type(case).__name__)
@@ -100,5 +113,7 @@ def _check(launch: str, case: Case, backend: str, order: str, sim: Options | Non
     if backend in KERNELS:
         expect(order == "kernel", "order", f"'kernel' beside backend={backend!r}", repr(order))
         return
+    given = ", ".join(name for name, value in cuda.items() if value is not None)
+    expect(not given, given, "backend='cuda' beside it", f"backend={backend!r}")
     expect(sim is None, "sim", "none beside a twin, which is not simulated", "options of the simulator")
     expect(dumps is None, "dumps", "none beside a twin, which exposes every local", repr(dumps))

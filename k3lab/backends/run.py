@@ -31,12 +31,13 @@ class Run:
         seconds: wall time of the execution on this host (measured).
         provenance: versions, backend, device, key, case hash, order, MFMA model, probes; of a kernel's run the build,
             and how it was simulated.
-        rank_stamps: by rank, time stamps [BLOCKS, points] int64 of a timeline build, 0 where a CTA did not pass.
+        rank_stamps: by live rank, time stamps [BLOCKS, points] int64 of a timeline build, 0 where a CTA did not pass.
             With a modelled clock they are ticks of modelled time, 100 MHz; the simulator's clock without one stands
             still while any wave has work to do.
         clock: of a simulation with a modelled clock, every wave's modelled time and who waited for whom; else None.
         traffic: of a simulation that counts, bytes and matrix operations by stage and buffer; else None.
         stages: names of the stages that ran, in order; None: all.
+        live: numbers of the ranks that ran; None: all. Of any other, `ranks` has only the words that were sent to it.
     """
 
     case: Case
@@ -50,6 +51,7 @@ class Run:
     provenance: Mapping[str, Any]
     rank_stamps: Sequence[torch.Tensor] = field(default=())
     stages: tuple[str, ...] | None = None
+    live: tuple[int, ...] | None = None
     clock: Modelled | None = None
     traffic: Traffic | None = None
 
@@ -63,19 +65,20 @@ class Run:
 
     @property
     def values(self) -> Mapping[str, torch.Tensor]:
-        """Rank 0's exposed tensors."""
-        return self.ranks[0]
+        """The first live rank's exposed tensors: rank 0's, but where others run alone."""
+        return self.ranks[self.live[0] if self.live else 0]
 
     def distinct(self, name: str) -> list[tuple[int, torch.Tensor]]:
-        """The exposed tensor `name` of every rank, as (rank, value); ranks that share one object count once."""
+        """The exposed tensor `name` of every rank that has it, as (rank, value); one object of several counts once."""
         seen: dict[int, tuple[int, torch.Tensor]] = {}
         for rank, values in enumerate(self.ranks):
-            seen.setdefault(id(values[name]), (rank, values[name]))
+            if name in values:
+                seen.setdefault(id(values[name]), (rank, values[name]))
         return list(seen.values())
 
     @property
     def stamps(self) -> torch.Tensor | None:
-        """Rank 0's time stamps [BLOCKS, points], if the build keeps any; the points' names are `launch.stamps`."""
+        """The first live rank's time stamps [BLOCKS, points], if the build keeps any, in `launch.stamps`' order."""
         return self.rank_stamps[0] if self.rank_stamps else None
 
     @property
@@ -91,7 +94,7 @@ class Run:
         return {local.name: self.values[local.name] for local in self.launch.locals if local.name in self.values}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """Rank 0's exposed tensor called `name`.
+        """The exposed tensor called `name` in `values`.
 
         Raises:
             BadInput: listing the names when there is none.
@@ -103,6 +106,7 @@ class Run:
     def __repr__(self) -> str:
         key = self.key
         stages = f"stages={'+'.join(self.stages)}, " if self.stages else ""
+        stages += f"live={list(self.live)} of {len(self.ranks)}, " if self.live is not None else ""
         return (
             f"Run({self.launch.name}, {stages}backend={self.backend}, order={self.order}, mfma={self.mfma}, "
             f"device={self.device}, S={key.tokens}, geometry={key.geometry.name}, {self.seconds:.2f} s measured)"

@@ -14,6 +14,8 @@ from k3lab.backends import gfx950
 from k3lab.backends import sim as simulator
 from k3lab.backends.chain import simulated_chain
 from k3lab.backends.cuda import device as nvidia
+from k3lab.backends.cuda.ranks import launch as teams
+from k3lab.backends.cuda.ranks.plan import Plan
 from k3lab.backends.run import Run, device_name, versions
 from k3lab.cases.case import Case
 from k3lab.errors import BackendUnavailable, BadInput, expect
@@ -36,6 +38,8 @@ GPUS = {"gfx950": gfx950, "cuda": nvidia}
 """Those that run them on a GPU: the modules that check and launch."""
 WAIT_TICKS = {"sim": simulator.WAIT_TICKS, "cuda": nvidia.WAIT_TICKS}
 """How long bounded builds wait, on backends whose clock is not gfx950's."""
+BUILDS = {"exact": "as the models define it, bit for bit", "fast": "tensor cores and the GPU's own approximations"}
+"""Builds of a translation, with what they are."""
 
 Values = Sequence[Mapping[str, torch.Tensor]]
 
@@ -61,6 +65,9 @@ class Session:
         device: str | None = None,
         sim: Options | None = None,
         dumps: bool | None = None,
+        live: Sequence[int] | None = None,
+        build: str | None = None,
+        gpus: int | None = None,
     ) -> None:
         """Make the memory of a build for the case's key.
 
@@ -69,6 +76,10 @@ class Session:
             mfma: accumulation model of the simulator's matrix instructions, and of the twin that fills in.
             sim: how to simulate.
             dumps: whether to write the locals out; as the key says, if None.
+            live: on cuda, the ranks that run, beside words of the others that the twin says they send; if None, all,
+                or where these do not fit, the first of each GPU.
+            build: on cuda, `exact` (if None) or `fast`.
+            gpus: on cuda, how many GPUs of this host the ranks are spread over: rank r on GPU r mod gpus; 1, if None.
 
         Raises:
             BadInput: for a case that fails its checks, an unknown stage, or options that do not fit the backend.
@@ -80,10 +91,14 @@ class Session:
         self.stages = stage_names(self.launch) if stages is None else frozenset(stages)
         self.whole = self.stages == stage_names(self.launch)
         check_kernel(self.launch, backend, device, sim, mfma)
+        cuda = _for_cuda(backend, live=live, build=build, gpus=gpus)
         self.options = simulator.merged(sim, mfma)
         case.check()
         self.device = device or ("cpu" if backend == "sim" else "cuda")
-        if backend in GPUS:
+        self.plan = Plan(self.key.rank_count, tuple(range(self.key.rank_count)))
+        if backend == "cuda":
+            self.plan = nvidia.check(self.launch, self.key, self.stages, self.device, **cuda)
+        elif backend in GPUS:
             GPUS[backend].check(self.launch, self.key, self.stages, self.device)
         self.ranks = [Buffers.of(self.launch, self.key, tensors, self.stages) for tensors in case.ranks]
         if self.launch.peers(self.key):
@@ -116,21 +131,28 @@ class Session:
         for buffers, tensors in zip(self.ranks, case.ranks, strict=True):
             buffers.next_step(tensors, epoch=epoch, slot=slot)
         self._stepped = True
-        if not self.whole:
+        if not (self.whole and self.plan.whole):
             self._fill(twin if twin is not None else twin_values(case, self.mfma))
         seconds, said, done = self._execute()
-        for buffers in self.ranks:
+        live = [self.ranks[rank] for rank in self.plan.live]
+        for buffers in live:
             buffers.check_health()
-        exposed = peers.exposed(self.ranks)
-        stamps = [held for buffers in self.ranks if (held := buffers.stamps()) is not None]
+        exposed = peers.exposed(self.ranks, self.plan.live)
+        stamps = [held for buffers in live if (held := buffers.stamps()) is not None]
         order = tuple(stage.name for stage in self.launch.stages if stage.name in self.stages)
         facts = self._provenance(case, seconds, said)
         model, stages = facts["mfma"], None if self.whole else order
         run = Run(case, self.backend, "kernel", model, self.device, exposed, {}, seconds, facts, stamps, stages)
+        if not self.plan.whole:
+            run = replace(run, live=self.plan.live)
         return run if done is None else replace(run, clock=done.clock, traffic=done.traffic)
 
     def _fill(self, twin: Values) -> None:
-        peers.fill(self.ranks, [filled(self.launch, self.stages, values) for values in twin])
+        """What stages outside of the build would have written, and what ranks that do not run would have sent."""
+        if not self.whole:
+            peers.fill(self.ranks, [filled(self.launch, self.stages, values) for values in twin])
+        if not self.plan.whole:
+            peers.fill_others(self.ranks, self.plan.live, twin)
 
     def _execute(self) -> tuple[float, dict[str, Any], simulator.Simulated | None]:
         """Seconds, what the backend says of the run, and how the simulation went, if it was one."""
@@ -143,10 +165,21 @@ class Session:
                 done = simulator.timed(lambda: simulated_chain([self.ranks], self.options))
             return done.seconds, {"simulation": simulator.described(self.options, done)}, done
         start = time.perf_counter()
-        self.ranks = GPUS[self.backend].launched(self.ranks, self.device)
-        seconds, said = time.perf_counter() - start, {}
+        said: dict[str, Any] = {}
+        if self.backend == "gfx950":
+            self.ranks = gfx950.launched(self.ranks, self.device)
+        elif self.plan.gpus == 1:
+            self.ranks = nvidia.launched(self.ranks, self.device, self.plan)
+        else:
+            self.ranks, said = teams.launched(self.ranks, self.plan)
+        seconds = time.perf_counter() - start
         if self.backend == "cuda":
-            said = {"translation": nvidia.described(self.launch, self.key, self.stages, self.device)}
+            how = nvidia.described(self.launch, self.key, self.stages, self.device, self.plan)
+            said = {"translation": how, **said}
+            if self.key.timeline and len(self.plan.live) > self.plan.gpus == 1:
+                said["clocks"] = {"said": "All ranks ran on one GPU: its one clock measures all times."}
+        if self.plan.text:
+            said["ranks"] = self.plan.described()
         return seconds, said, None
 
     def _provenance(self, case: Case, seconds: float, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +205,19 @@ class Session:
             },
             **said,
         }
+
+
+def _for_cuda(backend: str, **given: Any) -> dict[str, Any]:
+    """What `nvidia.check` takes, of options that only cuda has.
+
+    Raises:
+        BadInput: for one beside another backend, or an unknown build.
+    """
+    held = {name: value for name, value in given.items() if value is not None}
+    expect(not held or backend == "cuda", ", ".join(held), "backend='cuda' beside it", f"backend={backend!r}")
+    build = held.pop("build", "exact")
+    expect(build in BUILDS, "build", f"one of {', '.join(BUILDS)}", repr(build))
+    return {**held, "fast": build == "fast"}
 
 
 def check_kernel(launch: Launch, backend: str, device: str | None, sim: Options | None, mfma: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -73,21 +73,26 @@ def join(ranks: Sequence[Buffers], peers: Sequence[PeerBuffer] | None = None, us
         buffers.tensors["peer_buffer"] = peer.data
 
 
-def exposed(ranks: Sequence[Buffers]) -> list[dict[str, torch.Tensor]]:
+def exposed(ranks: Sequence[Buffers], live: Collection[int] | None = None) -> list[dict[str, torch.Tensor]]:
     """What a launch left on every rank, by name, the regions in peer buffers among it.
 
     Regions that were armed hold nothing any more, and are left out.
 
+    Args:
+        live: the ranks that ran; all, if None. Of any other there is only what lies in its peer buffer: what the live
+            ones sent it, and what `fill_others` put there.
+
     Raises:
         InternalFault: naming the region, when a pair lacks this launch's tag, or a word is not armed again.
     """
-    found = [buffers.exposed() for buffers in ranks]
+    live = range(len(ranks)) if live is None else live
+    found = [buffers.exposed() if rank in live else {} for rank, buffers in enumerate(ranks)]
     launch, key = ranks[0].launch, ranks[0].key
     for region in launch.regions:
         if region.scope == "system" and region.present(key) and region.name in ranks[0].written:
             if key.sentinel and region.armed:
-                for rank, buffers in enumerate(ranks):
-                    _check_armed(buffers, rank)
+                for rank in live:
+                    _check_armed(ranks[rank], rank)
                 continue
             held = [_values(ranks, rank, region) for rank in range(len(ranks))]
             if _owned(key):  # every rank's columns, for all of them
@@ -110,6 +115,95 @@ def fill(ranks: Sequence[Buffers], values: Sequence[Mapping[str, torch.Tensor]])
                 shape = region.pairs(buffers.key.sizes)
                 gathered = words(region, torch.stack([other[name] for other in values]), shape)
                 _put(buffers, region, gathered, _owned_words(buffers.key, rank, shape))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Words that a rank which does not run would put into another's peer buffer.
+
+    Attributes:
+        place: of the region, in a half.
+        source: whose part of the region it is.
+        part: of the region's last dimension.
+        words: int32 [..., part].
+    """
+
+    place: Placed
+    source: int
+    part: slice
+    words: torch.Tensor
+
+    def put(self, half: torch.Tensor, tag: int) -> None:
+        """Into a half of a peer buffer, uint8 [half_bytes] on any device, with `tag` where the words carry one."""
+        place = self.place
+        held = half[place.offset : place.offset + place.nbytes].view(torch.int32)
+        if place.itemsize == PAIR_BYTES:
+            pairs = held.view(*place.shape, 2)[self.source, ..., self.part, :]
+            pairs[..., 0].copy_(self.words)
+            pairs[..., 1].fill_(tag)
+            return
+        ranks, tokens, count = place.shape
+        groups = slice(self.part.start // ARMED_GROUP, self.part.stop // ARMED_GROUP)
+        blocked = held.view(ranks, count // ARMED_GROUP, tokens, ARMED_GROUP)[self.source, groups]
+        blocked.copy_(self.words.view(tokens, -1, ARMED_GROUP).transpose(0, 1))
+
+    def to(self, device: str) -> Sent:
+        """The same words on another device."""
+        return replace(self, words=self.words.to(device))
+
+
+def sent_by_others(
+    launch: Launch, key: LaunchKey, live: Collection[int], values: Sequence[Mapping[str, torch.Tensor]]
+) -> list[list[Sent]]:
+    """By rank, what the ranks that do not run would send it in a launch.
+
+    In a two-shot reduce that is their partials of the rank's own columns, and the sums of the columns they own.
+
+    Args:
+        live: the ranks that run.
+        values: by rank and name, as a kernel-order twin exposes them.
+    """
+    regions = {region.name: region for region in launch.regions if region.scope == "system" and region.present(key)}
+    others = [rank for rank in range(key.rank_count) if rank not in live]
+    found: list[list[Sent]] = [[] for _ in range(key.rank_count)]
+    for stage in launch.stages:
+        for written in (name for name in stage.writes if name in regions and stage.gathers):
+            place = next(place for place in launch.peers(key) if place.name == written)
+            (name,) = stage.gathers
+            made = _Words(key, regions[written], place)
+            for rank, sent in enumerate(found):
+                mine = _owned_words(key, rank, place.shape)
+                sent += [made.of(values[other][name], other, mine) for other in others]
+                if _owned(key):
+                    (summed,) = (name for name in stage.writes if name not in regions)
+                    owned = [(other, _owned_words(key, other, place.shape)) for other in others if other != rank]
+                    sent += [made.of(values[other][summed], other, theirs) for other, theirs in owned]
+    return found
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Makes what one rank sends of a region."""
+
+    key: LaunchKey
+    region: Region
+    place: Placed
+
+    def of(self, values: torch.Tensor, source: int, part: slice) -> Sent:
+        held = words(self.region, values, self.place.shape[1:])[..., part]
+        held = disarmed(held) if self.place.itemsize != PAIR_BYTES else held
+        return Sent(self.place, source, part, torch.from_numpy(np.ascontiguousarray(held).view(np.int32).copy()))
+
+
+def fill_others(ranks: Sequence[Buffers], live: Collection[int], values: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Put what the ranks that do not run would send into every rank's peer buffer, in the half of its launch.
+
+    Args:
+        live, values: as `sent_by_others` takes them.
+    """
+    for buffers, sent in zip(ranks, sent_by_others(ranks[0].launch, ranks[0].key, live, values), strict=True):
+        for each in sent:
+            each.put(buffers.tensors["peer_buffer"][_half_number(buffers)], buffers.tag)
 
 
 def _sent(buffers: Buffers) -> dict[str, Region]:
@@ -205,7 +299,12 @@ def _place(buffers: Buffers, name: str) -> Placed:
 
 def _half(buffers: Buffers, name: str) -> NDArray[np.uint8]:
     """The bytes of a region in the half that the launch takes."""
-    numbers, place = buffers.numbers, _place(buffers, name)
-    half = half_of(int(buffers.tensors["epoch"][0]), numbers["uses"], numbers["use"])
-    held: NDArray[np.uint8] = buffers.tensors["peer_buffer"].numpy()[half]
+    place = _place(buffers, name)
+    held: NDArray[np.uint8] = buffers.tensors["peer_buffer"].numpy()[_half_number(buffers)]
     return held[place.offset : place.offset + place.nbytes]
+
+
+def _half_number(buffers: Buffers) -> int:
+    """Which half of its peer buffer the launch takes."""
+    numbers = buffers.numbers
+    return half_of(int(buffers.tensors["epoch"][0]), numbers["uses"], numbers["use"])

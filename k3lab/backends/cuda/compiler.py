@@ -54,14 +54,26 @@ def entry(source: Source, per_unit: int) -> str:
     return f'extern "C" __global__ void {bounds} k3_kernel(const __grid_constant__ K3Launch launch)'
 
 
-def binary(source: Source, arch: str, ranks: int, per_unit: int) -> bytes:
+def binary(source: Source, arch: str, ranks: int, per_unit: int, places: int = 0) -> bytes:
     """The kernel for a GPU of `arch` (`sm_90`), for launches of `ranks` ranks.
+
+    Args:
+        places: workgroups of all ranks, where each is told its number.
 
     Raises:
         BackendUnavailable: without NVRTC.
         InternalFault: when it refuses the translation.
     """
-    text = source.complete("device.cuh", entry(source, per_unit), ranks)
+    defined = (f"K3_PLACES {places}",) if places else ()
+    return compiled(source.complete("device.cuh", entry(source, per_unit), ranks, defined), arch)
+
+
+def compiled(text: str, arch: str) -> bytes:
+    """A binary of CUDA C++, from the cache where it was compiled before.
+
+    Raises:
+        BackendUnavailable, InternalFault: as `binary`.
+    """
     return store.cached("cuda", [version(), arch, " ".join(FLAGS), text], lambda: _compiled(text, arch))
 
 

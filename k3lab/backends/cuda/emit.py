@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 
+from k3lab.backends.cuda.fast.alignment import alignment
+from k3lab.backends.cuda.fast.twice import THREAD
+from k3lab.backends.cuda.fast.waits import guarding, publishing
 from k3lab.backends.cuda.handover import meetings
-from k3lab.backends.cuda.memory import MEMORY, accesses
+from k3lab.backends.cuda.memory import MEMORY, Reach, accesses, unbounded
 from k3lab.backends.cuda.operations import SPELLED, Operands
 from k3lab.backends.cuda.types import Untranslated, ctype
 from k3lab.backends.cuda.uniform import ACROSS, Uniformity
@@ -19,7 +22,7 @@ from k3lab.sim.decode.intrinsics import canonical
 from k3lab.sim.decode.program import BARRIERS
 from k3lab.sim.semantics import NO_EFFECT
 
-RUNTIME = ("runtime.cuh", "approx.cuh", "products.cuh", "memory.cuh")
+RUNTIME = ("runtime.cuh", "approx.cuh", "products.cuh", "tensorcore.cuh", "memory.cuh")
 """The files of the run time after the target's primitives, in order."""
 LDS_ALIGN = 16
 MOST_WAVES = 15
@@ -28,6 +31,8 @@ LANES = 64
 SLOT_BYTES = 4 * LANES
 ROWS = {"rocdl.mfma.scale.f32.16x16x128.f8f6f4": 2560, "rocdl.mfma.f32.16x16x32.bf16": 2048}
 """Bytes that a wave exchanges an operation's operands through; 8 a lane do for any other."""
+FAST_ROW = 1024
+"""In the fast build: two sides of 8 bytes a lane, twice that where operands of products are exchanged."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Source:
         fast: whether it is the build with tensor cores and the GPU's own approximations, or the exact one.
         parameters: of the kernel, each passed in 8 bytes.
         shared: bytes of shared memory a workgroup takes: its LDS (`lds`) and what its waves exchange values through.
+        aligned: places of the parameters that must be multiples of 16.
     """
 
     name: str
@@ -50,6 +56,7 @@ class Source:
     lds: int
     shared: int
     fast: bool = False
+    aligned: tuple[int, ...] = ()
 
     def complete(self, primitives: str, entry: str, ranks: int = 1, defined: tuple[str, ...] = ()) -> str:
         """The whole text to compile, for launches of `ranks` ranks at once.
@@ -111,7 +118,12 @@ class _Translation:
         }
         self.lanes = Lanes(self.graph, self.uniform, fast)
         self.meetings = meetings(self.graph, self.uniform, lambda op: op.name in BARRIERS or self.lanes.meets(op))
-        self.system = any(op.attrs.get("aux") == 17 for op in kernel.ops() if accesses(op))
+        system = any(op.attrs.get("aux") == 17 for op in kernel.ops() if accesses(op))
+        known = alignment(self.graph, module) if fast else None
+        self.reach = Reach(system, known, unbounded(list(kernel.ops())))
+        self.fence = f"k3_fence_{'system' if system else 'device'}();"
+        self.published, self.drained = publishing(self.graph) if fast else (frozenset(), frozenset())
+        self.guarded = guarding(self.graph) if fast else frozenset[int]()
         self.missing: list[str] = []
 
     def source(self) -> Source:
@@ -123,19 +135,24 @@ class _Translation:
                 f"{'; '.join(self.missing)}."
             )
         row = max((ROWS.get(op.name, 0) for op in self.kernel.ops()), default=0) or 8 * LANES
+        if self.fast:
+            row = FAST_ROW if self.lanes.chains.all_turned else 2 * FAST_ROW
         wave_bytes = row + SLOT_BYTES * len(self.lanes.slots)
         shared = self.lds_bytes + self.threads // LANES * wave_bytes
         count = len(self.kernel.params)
         sizes = {"LDS": self.lds_bytes, "ROW": row, "WAVE_BYTES": wave_bytes, "SHARED": shared, "PARAMETERS": count}
         macros = "".join(f"#define K3_{name} {size}\n" for name, size in (sizes | {"THREADS": self.threads}).items())
         body = "\n".join(lines) + "\n"
-        return Source(self.kernel.name, macros, body, self.threads, count, self.lds_bytes, shared, self.fast)
+        aligned = self.reach.alignment.assumed if self.reach.alignment else ()
+        return Source(self.kernel.name, macros, body, self.threads, count, self.lds_bytes, shared, self.fast, aligned)
 
     def _function(self) -> Iterator[str]:
         yield "K3_KERNEL {"
-        yield "  const u64* args = launch.args + k3_raw_block() / launch.blocks * K3_PARAMETERS;"
-        yield "  const int block = k3_raw_block() % launch.blocks;"
+        yield "  const int number = k3_number(launch), block = number % launch.blocks;"
+        yield "  const u64* args = launch.args + number / launch.blocks * K3_PARAMETERS;"
         yield from self._declarations()
+        if self.fast:
+            yield "  u32 side = 0;"
         for place, (value, kind) in enumerate(self.kernel.params):
             spelled = self._typed(lambda kind=kind: ctype(kind), f"parameter {place}")
             yield f"  v{value} = ({spelled})args[{place}];"
@@ -152,8 +169,8 @@ class _Translation:
                 named += [(value, kind, _called(op)) for value, kind in zip(op.results, op.result_types, strict=True)]
             for value, kind, what in named:
                 spelled = self._typed(lambda kind=kind: ctype(kind), what)
-                spelled = "K3Fragment" if value in self.lanes.fragments else spelled
-                by_type.setdefault(spelled, []).append(f"v{value}")
+                names = [f"{which}{value}" for which in ("vlh" if value in self.lanes.twice.wanted else "v")]
+                by_type.setdefault(self.lanes.sums(value) or spelled, []).extend(names)
         if self.lanes.chosen:
             by_type.setdefault("int", []).extend(f"s{value}" for value in sorted(self.lanes.chosen))
         for spelled, names in by_type.items():
@@ -174,32 +191,50 @@ class _Translation:
         yield f"L{number}:;"
         for value, _ in block.args:
             yield from self.lanes.published(value)
+        if number in self.guarded:
+            yield f"  {self.fence}"
         split = number in self.uniform.split
         for place, op in enumerate(block.ops):
             if (number, place) in self.meetings:
                 yield "  k3_wave_sync();"
             try:
-                for line in self._operation(op, split):
+                for line in self._operation(op, split, (number, place)):
                     yield f"  {line}"
             except Untranslated as refusal:
                 self._refuse(f"{op.name} ({refusal}) at {op.loc}")
 
-    def _operation(self, op: Op, split: bool) -> Iterator[str]:
+    def _operation(self, op: Op, split: bool, at: tuple[int, int]) -> Iterator[str]:
+        if self.lanes.twice.spared & set(op.results):
+            yield from (self._made_for(which, op) for which in "lh")
+            return
         names = tuple(f"v{value}" for value in op.operands)
         if op.name in BARRIERS:
             if split:
                 raise Untranslated("where not all lanes of a wave are")
-            yield "k3_block_sync();"
+            yield f"k3_block_sync(); {self.fence if at in self.published else ''}".rstrip()
         elif op.successors or op.name in ("llvm.return", "llvm.unreachable"):
             yield from self._end(op, names)
-        elif op.name in NO_EFFECT:
+        elif op.name in NO_EFFECT or at in self.drained:
             return
         elif op.name in MEMORY:
-            yield from MEMORY[op.name](op, names, self.system)
+            yield from MEMORY[op.name](op, names, self.reach)
         else:
             yield f"v{op.results[0]} = {self._expression(op, names, split)};" if op.results else self._unknown(op)
         for value in op.results:
             yield from self.lanes.published(value)
+            if value in self.lanes.twice.wanted:
+                yield from (self._made_for(which, op) for which in "lh")
+
+    def _made_for(self, which: str, op: Op) -> str:
+        """An operation's result as another lane has it."""
+        names = tuple(self.lanes.made_for(which, value) for value in op.operands)
+        value = op.results[0]
+        if op.name == THREAD:
+            return f"{which}{value} = k3_thread_{'low' if which == 'l' else 'high'}();"
+        if op.name in MEMORY:
+            (line,) = MEMORY[op.name](op, names, self.reach)
+            return which + line.removeprefix("v")
+        return f"{which}{value} = {SPELLED[op.name](op, Operands(names, self.known))};"
 
     def _expression(self, op: Op, names: tuple[str, ...], split: bool) -> str:
         if op.name == "llvm.mlir.addressof":
@@ -236,9 +271,14 @@ class _Translation:
         target = self.graph.places[label]
         args = [value for value, _ in self.graph.blocks[target].args]
         moves = [(arg, source) for arg, source in zip(args, passed, strict=True) if arg != source]
-        overlap = {arg for arg, _ in moves} & {source for _, source in moves}
-        first = "".join(f"auto t{source} = v{source}; " for source in sorted(overlap))
-        then = "".join(f"v{arg} = {'t' if source in overlap else 'v'}{source}; " for arg, source in moves)
+        named = [
+            (self.lanes.made_for(which, arg), self.lanes.made_for(which, source))
+            for arg, source in moves
+            for which in ("vlh" if arg in self.lanes.twice.wanted else "v")
+        ]
+        overlap = {arg for arg, _ in named} & {source for _, source in named}
+        first = "".join(f"auto t{source} = {source}; " for source in sorted(overlap))
+        then = "".join(f"{arg} = {'t' if source in overlap else ''}{source}; " for arg, source in named)
         if chosen := [(arg, source) for arg, source in moves if arg in self.lanes.chosen]:
             first += "".join(f"int u{source} = {self.lanes.slot(source)}; " for source in {s for _, s in chosen})
             then += "".join(f"s{arg} = u{source}; " for arg, source in chosen)

@@ -2,6 +2,8 @@
 // One fiber runs at a time, until it meets others or sleeps; memory is plain memory.
 #include <setjmp.h>
 #include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 #include <ucontext.h>
 #include <cmath>
 #include <cstdio>
@@ -56,7 +58,15 @@ static inline u8* k3_shared() { return k3_self->shared; }
 static inline void k3_wave_sync() { ++k3_self->meetings[1]; k3_meet(k3_self->wave); }
 static inline void k3_block_sync() { ++k3_self->meetings[2]; k3_meet(k3_self->group); }
 static inline void k3_sleep() { k3_asleep.push_back(k3_self); k3_away(); }  // until no other can go on
+#ifdef K3_OTHERS  // microseconds: time passes for other processes too
+static inline u64 k3_now() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+}
+#else
 static inline u64 k3_now() { return ++k3_ticks; }
+#endif
 static inline void k3_fence_block() {}
 static inline void k3_fence_device() {}
 static inline void k3_fence_system() {}
@@ -83,6 +93,53 @@ static inline u32 k3_warp_ballot(bool condition) {
   return all;
 }
 
+
+#ifdef K3_FAST
+static inline float k3_approx_exp2(float x) { return exp2f(x); }
+static inline float k3_approx_rsq(float x) { return 1.0f / sqrtf(x); }
+static inline u32 k3_bytes(u32 low, u32 high, u32 which) {
+  u64 all = (u64)high << 32 | low;
+  u32 picked = 0;
+  for (int i = 0; i < 4; ++i) picked |= (u32)(all >> 8 * (which >> 4 * i & 7) & 0xFF) << 8 * i;
+  return picked;
+}
+static inline float k3_half_value(u32 word, int half) {
+  u32 bits = half ? word & 0xFFFF0000u : word << 16;
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+static inline u32 k3_scaled(u32 pair, u32 scale) {  // a power of two: the product is exact, or nearly 0
+  float low = k3_half_value(pair, 0) * k3_half_value(scale, 0), high = k3_half_value(pair, 1) * k3_half_value(scale, 1);
+  u32 words[2];
+  memcpy(&words[0], &low, 4);
+  memcpy(&words[1], &high, 4);
+  return words[0] >> 16 | (words[1] & 0xFFFF0000u);
+}
+
+// A tensor core's instruction, each sum taken in double and rounded once: what each thread has goes to all of its warp.
+static inline void k3_tensor_core(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  const u32 mine[6] = {a0, a1, a2, a3, b0, b1};
+  u32 all[6][32];
+  for (int i = 0; i < 6; ++i) {
+    K3Group* warp = k3_self->warp;
+    int turn = warp->turn;
+    k3_shfl(mine[i], 0);
+    for (int t = 0; t < 32; ++t) memcpy(&all[i][t], &warp->values[32 * turn + t], 4);
+  }
+  int t = k3_self->thread & 31, g = t >> 2, q = t & 3;
+  for (int i = 0; i < 4; ++i) {
+    int up = i >> 1, column = 2 * q + (i & 1);
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k) {
+      int from = k >> 1 & 3, far = k >> 3;
+      double a = k3_half_value(all[up + 2 * far][4 * g + from], k & 1);
+        sum += a * k3_half_value(all[4 + far][4 * column + from], k & 1);
+    }
+    c[i] = (float)sum;
+  }
+}
+#endif
 static inline u8* k3_place(int policy, u64 address) { return policy == 64 ? k3_self->shared + address : (u8*)address; }
 static void k3_touch(u64 address, int bytes, bool store);
 template <int POLICY, int BYTES> static inline void k3_ld(u64 address, u8* to) {

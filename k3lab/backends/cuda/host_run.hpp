@@ -58,7 +58,12 @@ extern "C" int k3_run(const K3Launch* launch, int blocks, int threads, u64 most,
   }
   u64 turns = 0;
   while (turns++ < most) {
-    if (k3_ready.empty()) k3_ready.swap(k3_asleep);
+    if (k3_ready.empty()) {
+      k3_ready.swap(k3_asleep);
+#ifdef K3_OTHERS
+      usleep(50);  // what all threads wait for is another process's to put
+#endif
+    }
     if (k3_ready.empty()) break;
     K3Fiber* next = k3_ready.front();
     k3_ready.pop_front();

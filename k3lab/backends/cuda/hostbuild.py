@@ -19,6 +19,7 @@ import torch
 
 from k3lab.backends.cuda.arguments import blocks_of, packed
 from k3lab.backends.cuda.emit import Source, runtime, translate
+from k3lab.backends.cuda.fast.alignment import check_aligned
 from k3lab.errors import BackendUnavailable, InternalFault
 from k3lab.kernels.host import Buffers
 from k3lab.kernels.lowered import lowered
@@ -66,22 +67,38 @@ def run(module: Module, *args: Any, turns: int = MOST_TURNS, races: bool = False
         InternalFault: when threads do not end, or for a race.
     """
     numbers = [_number(arg) for arg in args]
-    _launch(translate(module), blocks_of(module, numbers), [packed(module, numbers)], turns, races)
+    launch(translate(module), blocks_of(module, numbers), [packed(module, numbers)], turns, races)
 
 
-def launched(ranks: Sequence[Buffers], turns: int = MOST_TURNS, races: bool = False) -> None:
-    """One launch on all ranks' buffers, in place.
+def launched(
+    ranks: Sequence[Buffers],
+    turns: int = MOST_TURNS,
+    races: bool = False,
+    live: Sequence[int] | None = None,
+    table: Sequence[int] = (),
+    fast: bool = False,
+    others: bool = False,
+) -> None:
+    """One launch on ranks' buffers, in place.
+
+    Args:
+        live: places in `ranks` of those that run; all, if None.
+        table: addresses of every rank's peer buffer, where some are another process's.
+        fast: the fast build, with tensor cores and approximations that stand for a GPU's.
+        others: whether other processes run ranks too, so that this one gives way while it waits for them.
 
     Raises:
         BadInput, BackendUnavailable, InternalFault: as `run`.
     """
-    if "peers" in ranks[0].tensors:
-        table = torch.tensor([buffers.tensors["peer_buffer"].data_ptr() for buffers in ranks], dtype=torch.int64)
-        for buffers in ranks:
-            buffers.tensors["peers"].copy_(table)
-    module = lowered(ranks[0].launch, ranks[0].key, ranks[0].stages)
-    given = [buffers.bound(torch.Tensor.data_ptr) for buffers in ranks]
-    _launch(translate(module), blocks_of(module, given[0]), [packed(module, args) for args in given], turns, races)
+    running = ranks if live is None else [ranks[place] for place in live]
+    if "peers" in running[0].tensors:
+        table = table or [buffers.tensors["peer_buffer"].data_ptr() for buffers in ranks]
+        for buffers in running:
+            buffers.tensors["peers"].copy_(torch.tensor(table, dtype=torch.int64))
+    module = lowered(running[0].launch, running[0].key, running[0].stages)
+    given = [buffers.bound(torch.Tensor.data_ptr) for buffers in running]
+    words = [packed(module, args) for args in given]
+    launch(translate(module, fast), blocks_of(module, given[0]), words, turns, races, others)
 
 
 def _number(arg: Any) -> int:
@@ -90,27 +107,50 @@ def _number(arg: Any) -> int:
     return int(arg.ctypes.data) if hasattr(arg, "ctypes") else int(arg)
 
 
-def _launch(source: Source, blocks: int, ranks: Sequence[Sequence[int]], turns: int, races: bool) -> None:
-    defined = (f"K3_STACK {STACK}", *(["K3_RACES"] if races else []))
-    end = (runtime("host_races.hpp") if races else "") + runtime("host_run.hpp")
-    library = _library(source.complete("host.hpp", ENTRY, len(ranks), defined) + end)
+def launch(
+    source: Source,
+    blocks: int,
+    ranks: Sequence[Sequence[int]],
+    turns: int = MOST_TURNS,
+    races: bool = False,
+    others: bool = False,
+) -> None:
+    """Run a kernel's text on `blocks` workgroups a rank, given each rank's arguments as words.
+
+    Raises:
+        BadInput: for an address that is not aligned as the fast build takes it to be.
+        BackendUnavailable, InternalFault: as `run`.
+    """
     numbers = [word & (1 << 64) - 1 for rank in ranks for word in rank]
+    check_aligned(source.name, source.aligned, numbers, source.parameters)
+    library = build(source, len(ranks), races, others)
 
     class Launch(ctypes.Structure):
         """`K3Launch` of the run time."""
 
         _fields_ = (("blocks", ctypes.c_uint32), ("args", ctypes.c_uint64 * max(len(numbers), 1)))
 
-    launch = Launch(blocks, (ctypes.c_uint64 * max(len(numbers), 1))(*numbers))
+    given = Launch(blocks, (ctypes.c_uint64 * max(len(numbers), 1))(*numbers))
     report = ctypes.create_string_buffer(200)
     found = library.k3_run(
-        ctypes.byref(launch), blocks * len(ranks), source.threads, ctypes.c_uint64(turns), report, len(report)
+        ctypes.byref(given), blocks * len(ranks), source.threads, ctypes.c_uint64(turns), report, len(report)
     )
     if found:
         said = report.value.decode()
         raise InternalFault(
             f"host build of {source.name}: expected all threads to end and no race, got {WHY[found]}: {said}."
         )
+
+
+def build(source: Source, ranks: int = 1, races: bool = False, others: bool = False) -> ctypes.CDLL:
+    """The compiled text for launches of `ranks` ranks at once.
+
+    Raises:
+        BackendUnavailable: without a C++ compiler.
+    """
+    defined = (f"K3_STACK {STACK}", *(["K3_RACES"] if races else []), *(["K3_OTHERS"] if others else []))
+    end = (runtime("host_races.hpp") if races else "") + runtime("host_run.hpp")
+    return _library(source.complete("host.hpp", ENTRY, ranks, defined) + end)
 
 
 @cache

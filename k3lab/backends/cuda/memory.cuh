@@ -46,12 +46,14 @@ template <class T, int ALIGN> K3_DEV void k3_store_lds(T value, u32 offset) {
 }
 
 // Buffers: bounds are those of each dword; what lies beyond reads as 0 and is not stored.
-template <class T, int POLICY> K3_DEV T k3_buffer_load(K3Buffer buffer, int voffset, int soffset) {
+// ALIGN is what the address is known to be a multiple of; not BOUNDED is a buffer of 2^32 - 1 bytes.
+template <class T, int POLICY, int ALIGN = sizeof(T) < 4 ? sizeof(T) : 4, bool BOUNDED = true>
+K3_DEV T k3_buffer_load(K3Buffer buffer, int voffset, int soffset) {
   const int grain = sizeof(T) < 4 ? sizeof(T) : 4;
   u32 offset = (u32)voffset + (u32)soffset;
   T value;
-  if ((u64)offset + sizeof(T) <= buffer.records) {
-    K3Access<POLICY, sizeof(T), grain>::load(buffer.base + offset, (u8*)&value);
+  if (!BOUNDED || (u64)offset + sizeof(T) <= buffer.records) {
+    K3Access<POLICY, sizeof(T), ALIGN>::load(buffer.base + offset, (u8*)&value);
   } else {
     for (int i = 0; i < (int)sizeof(T); i += grain) {
       u32 zero = 0;
@@ -62,11 +64,12 @@ template <class T, int POLICY> K3_DEV T k3_buffer_load(K3Buffer buffer, int voff
   }
   return value;
 }
-template <class T, int POLICY> K3_DEV void k3_buffer_store(T value, K3Buffer buffer, int voffset, int soffset) {
+template <class T, int POLICY, int ALIGN = sizeof(T) < 4 ? sizeof(T) : 4, bool BOUNDED = true>
+K3_DEV void k3_buffer_store(T value, K3Buffer buffer, int voffset, int soffset) {
   const int grain = sizeof(T) < 4 ? sizeof(T) : 4;
   u32 offset = (u32)voffset + (u32)soffset;
-  if ((u64)offset + sizeof(T) <= buffer.records) {
-    K3Access<POLICY, sizeof(T), grain>::store(buffer.base + offset, (const u8*)&value);
+  if (!BOUNDED || (u64)offset + sizeof(T) <= buffer.records) {
+    K3Access<POLICY, sizeof(T), ALIGN>::store(buffer.base + offset, (const u8*)&value);
   } else {
     for (int i = 0; i < (int)sizeof(T); i += grain)
       if ((u64)offset + i + grain <= buffer.records)

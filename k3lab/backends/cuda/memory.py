@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from k3lab.backends.cuda.fast.alignment import Alignment
 from k3lab.backends.cuda.types import GLOBAL, LDS, Untranslated, moved
 from k3lab.lowering.ir import Op, Type
 from k3lab.sim.checks.touch import drains
 from k3lab.sim.semantics.values import spelled
 
-State = Callable[[Op, tuple[str, ...], bool], Iterator[str]]
+
+@dataclass(frozen=True)
+class Reach:
+    """What is known of a kernel's memory.
+
+    Attributes:
+        system: whether any of its accesses reaches other GPUs.
+        alignment: what is known of its addresses; nothing, if None.
+        unbounded: buffers of 2^32 - 1 bytes, whose bound no offset passes.
+    """
+
+    system: bool
+    alignment: Alignment | None = None
+    unbounded: frozenset[int] = frozenset()
+
+    def of(self, promised: int, *values: int) -> int:
+        """Bytes that the address `values` add up to is a multiple of."""
+        return promised if self.alignment is None else max(promised, self.alignment.of(*values))
+
+
+State = Callable[[Op, tuple[str, ...], Reach], Iterator[str]]
 
 POLICIES = (0, 2, 16, 17)
 """gfx950's cache policies that are translated: none, non-temporal, for other workgroups, for other GPUs."""
@@ -19,6 +41,7 @@ RELAXED, ACQUIRE, RELEASE = 2, 4, 5
 ATOMICS = {0: "xchg", 1: "add", 3: "and", 5: "or", 6: "xor", 7: "max", 8: "min", 9: "max", 10: "min"}
 """By number as MLIR has them: those that are translated, 9 and 10 of unsigned numbers."""
 UNSIGNED_ATOMICS = (9, 10)
+NO_BOUND = (1 << 32) - 1
 NEAR_SCOPES = ("wavefront", "singlethread")
 
 
@@ -27,29 +50,31 @@ def accesses(op: Op) -> bool:
     return op.name in ("rocdl.raw.ptr.buffer.load", "rocdl.raw.ptr.buffer.store")
 
 
-def _load(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _load(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     _plain(op)
-    kind, align = moved(op.result_types[0]), int(op.attrs.get("alignment", 1))
+    kind, align = moved(op.result_types[0]), reach.of(int(op.attrs.get("alignment", 1)), op.operands[0])
     yield f"v{op.results[0]} = k3_load{_space(op.operand_types[0])}<{kind}, {align}>({x[0]});"
 
 
-def _store(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _store(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     _plain(op)
-    kind, align = moved(op.operand_types[0]), int(op.attrs.get("alignment", 1))
+    kind, align = moved(op.operand_types[0]), reach.of(int(op.attrs.get("alignment", 1)), op.operands[1])
     yield f"k3_store{_space(op.operand_types[1])}<{kind}, {align}>({x[0]}, {x[1]});"
 
 
-def _buffer_load(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _buffer_load(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     kind = op.result_types[0]
-    yield f"v{op.results[0]} = k3_buffer_load<{moved(kind)}, {_policy(op, kind)}>({', '.join(x[:3])});"
+    how = f"{moved(kind)}, {_policy(op, kind)}{_buffer(op, op.operands[:3], kind, reach)}"
+    yield f"v{op.results[0]} = k3_buffer_load<{how}>({', '.join(x[:3])});"
 
 
-def _buffer_store(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _buffer_store(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     kind = op.operand_types[0]
-    yield f"k3_buffer_store<{moved(kind)}, {_policy(op, kind)}>({', '.join(x[:4])});"
+    how = f"{moved(kind)}, {_policy(op, kind)}{_buffer(op, op.operands[1:4], kind, reach)}"
+    yield f"k3_buffer_store<{how}>({', '.join(x[:4])});"
 
 
-def _atomic(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _atomic(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     kind, number = op.operand_types[1], op.attrs["bin_op"]
     if kind.name != "i32" or number not in ATOMICS:
         raise Untranslated(f"number {number} on {spelled(kind)}")
@@ -59,21 +84,21 @@ def _atomic(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
     yield f"{fence}v{op.results[0]} = (int)k3_atomic_{ATOMICS[number]}<{policy}>((u64){x[0]}, {value}); {fence}".strip()
 
 
-def _fence(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _fence(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     scope = str(op.attrs.get("syncscope") or "")
     if scope.removesuffix("-one-as") in NEAR_SCOPES:
         return
-    reach = {"workgroup": "block", "agent": "device"}.get(scope.removesuffix("-one-as"), "system")
-    yield f"k3_fence_{reach}();"
+    wide = {"workgroup": "block", "agent": "device"}.get(scope.removesuffix("-one-as"), "system")
+    yield f"k3_fence_{wide}();"
 
 
-def _wait(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _wait(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     """Stores that have been waited for are there for whoever sees what is stored after."""
     if drains(int(op.attrs["bitfield"])):
-        yield "k3_fence_system();" if system else "k3_fence_device();"
+        yield "k3_fence_system();" if reach.system else "k3_fence_device();"
 
 
-def _sleep(op: Op, x: tuple[str, ...], system: bool) -> Iterator[str]:
+def _sleep(op: Op, x: tuple[str, ...], reach: Reach) -> Iterator[str]:
     yield "k3_sleep();"
 
 
@@ -98,6 +123,21 @@ def _space(pointer: Type) -> str:
 def _plain(op: Op) -> None:
     if op.attrs.get("ordering", 0) or op.attrs.get("volatile_"):
         raise Untranslated("atomic or volatile")
+
+
+def _buffer(op: Op, address: tuple[int, ...], kind: Type, reach: Reach) -> str:
+    """What is known of a buffer's access: its alignment, and whether a bound must be looked at."""
+    if reach.alignment is None:
+        return ""
+    grain = min(kind.nbytes, 4)
+    return f", {reach.of(grain, *address)}, {'false' if address[0] in reach.unbounded else 'true'}"
+
+
+def unbounded(ops: list[Op]) -> frozenset[int]:
+    """The buffers, by value, that are made with 2^32 - 1 bytes."""
+    known = {op.results[0]: op.attrs["value"] for op in ops if op.name == "llvm.mlir.constant"}
+    made = (op for op in ops if op.name == "rocdl.make.buffer.rsrc")
+    return frozenset(op.results[0] for op in made if (known.get(op.operands[2], 0) & NO_BOUND) == NO_BOUND)
 
 
 def _policy(op: Op, kind: Type) -> int:

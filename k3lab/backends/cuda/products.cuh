@@ -67,63 +67,7 @@ template <class Term> K3_DEV float k3_sum(float c, int count, Term term) {
   return k3_fixed_sum(c, count, term);
 }
 
-#ifdef K3_FAST
-// On tensor cores: an instruction of 16 rows, 8 columns and 16 slots, twice a warp. Warp h has columns 8 h .. 8 h + 7;
-// thread 4 g + q has of B column g and 8 slots as its lane has them, and of A rows g and g + 8, one of which is lane
-// xor 8's. Along a chain the sums stay as that instruction has them: rows g and g + 8, columns 2 q and 2 q + 1.
-
-struct K3Fragment { float v[4]; };
-
-K3_DEV K3Fragment k3_to_fragment(K3Vec<float, 4> c) {
-  int t = k3_raw_thread(), g = t >> 2 & 7, q = t & 3;
-  float* tile = k3_row<float>() + 256 + 128 * (t >> 5 & 1);  // [8 columns][16 rows]
-  k3_warp_sync();
-  for (int i = 0; i < 4; ++i) tile[16 * g + 4 * q + i] = c.v[i];
-  k3_warp_sync();
-  const float* at = tile + 32 * q + g;
-  return K3Fragment{{at[0], at[16], at[8], at[24]}};
-}
-K3_DEV K3Vec<float, 4> k3_from_fragment(K3Fragment c) {
-  int t = k3_raw_thread(), g = t >> 2 & 7, q = t & 3;
-  float* tile = k3_row<float>() + 256 + 128 * (t >> 5 & 1);
-  k3_warp_sync();
-  float* at = tile + 32 * q + g;
-  at[0] = c.v[0];
-  at[16] = c.v[1];
-  at[8] = c.v[2];
-  at[24] = c.v[3];
-  k3_warp_sync();
-  const float* mine = tile + 16 * g + 4 * q;
-  return K3Vec<float, 4>{{mine[0], mine[1], mine[2], mine[3]}};
-}
-K3_DEV K3Fragment k3_step(K3Vec<u32, 4> a, K3Vec<u32, 4> other, K3Vec<u32, 4> b, K3Fragment c) {
-  bool high = k3_raw_thread() >> 5 & 1;  // this lane has row g + 8
-  K3Vec<u32, 4> low = high ? other : a, up = high ? a : other;
-  k3_tensor_core(c.v, low.v[0], up.v[0], low.v[1], up.v[1], b.v[0], b.v[1]);
-  k3_tensor_core(c.v, low.v[2], up.v[2], low.v[3], up.v[3], b.v[2], b.v[3]);
-  return c;
-}
-K3_DEV K3Fragment k3_step_bf16(K3Vec<u16, 8> a, K3Vec<u16, 8> b, K3Fragment c) {
-  K3Vec<u32, 4> mine = k3_cast<K3Vec<u32, 4>>(a);
-  return k3_step(mine, k3_from(mine, k3_lane() ^ 8), k3_cast<K3Vec<u32, 4>>(b), c);
-}
-K3_DEV u32 k3_e2m1_pair(u32 codes, float scale) {  // two E2M1 as bf16, exactly
-  u32 low = k3_cast<u32>(k3_e2m1_value(codes & 15u) * scale), high = k3_cast<u32>(k3_e2m1_value(codes >> 4 & 15u) * scale);
-  return low >> 16 | (high & 0xFFFF0000u);
-}
-K3_DEV K3Fragment k3_step_e2m1(K3Vec<int, 4> a, K3Vec<int, 4> b, K3Fragment c, u32 scale_a, u32 scale_b) {
-  float x = k3_e8m0_value(scale_a & 0xFFu), y = k3_e8m0_value(scale_b & 0xFFu);
-  for (int i = 0; i < 4; ++i) {
-    K3Vec<u32, 4> left, right;
-    for (int j = 0; j < 4; ++j) {
-      left.v[j] = k3_e2m1_pair((u32)a.v[i] >> 8 * j, x);
-      right.v[j] = k3_e2m1_pair((u32)b.v[i] >> 8 * j, y);
-    }
-    c = k3_step(left, k3_from(left, k3_lane() ^ 8), right, c);
-  }
-  return c;
-}
-#else
+#ifndef K3_FAST
 K3_SLOW K3Vec<float, 4> k3_mfma_bf16(K3Vec<u16, 8> a, K3Vec<u16, 8> b, K3Vec<float, 4> c) {
   K3Vec<u16, 8>* held = k3_row<K3Vec<u16, 8>>();
   int lane = k3_lane();

@@ -14,7 +14,13 @@ typedef long long i64;
 template <class T, int N> struct K3Vec { T v[N]; };
 template <class A, class B> struct K3Two { A a; B b; };
 struct K3Buffer { u64 base; u32 records; };
-struct K3Launch { u32 blocks; u64 args[K3_ARGS]; };
+struct K3Launch {
+  u32 blocks;
+  u64 args[K3_ARGS];
+#ifdef K3_PLACES
+  u16 places[K3_PLACES];  // by the device's number of a workgroup, the number it takes on
+#endif
+};
 
 template <class T> struct K3Unsigned;
 template <> struct K3Unsigned<signed char> { typedef u8 type; };
@@ -33,6 +39,12 @@ K3_DEV float k3_f32(u32 bits) { return k3_cast<float>(bits); }
 K3_DEV float k3_bf16_value(u16 bits) { return k3_f32((u32)bits << 16); }
 K3_DEV double k3_f64(u64 bits) { return k3_cast<double>(bits); }
 
+#ifdef K3_PLACES
+K3_DEV int k3_number(const K3Launch& launch) { return launch.places[k3_raw_block()]; }
+#else
+K3_DEV int k3_number(const K3Launch& launch) { return k3_raw_block(); }
+#endif
+
 // ---- who a thread is ------------------------------------------------------------------------------------------------
 
 K3_DEV int k3_lane() {
@@ -41,6 +53,8 @@ K3_DEV int k3_lane() {
 }
 K3_DEV int k3_wave() { return k3_raw_thread() >> 6; }
 K3_DEV int k3_thread() { return k3_wave() << 6 | k3_lane(); }
+K3_DEV int k3_thread_low() { return k3_thread() & ~8; }
+K3_DEV int k3_thread_high() { return k3_thread() | 8; }
 K3_DEV int k3_thread_of(int lane) { return (lane & 7) << 2 | lane >> 4; }  // within the lane's warp
 
 // ---- integers -------------------------------------------------------------------------------------------------------
@@ -131,8 +145,13 @@ K3_DEV int k3_pack_e4m3(float a, float b, int old, bool high) {
   return high ? (int)(((u32)old & 0xFFFFu) | both << 16) : (int)(((u32)old & 0xFFFF0000u) | both);
 }
 K3_DEV int k3_pack_e2m1(int old, K3Vec<u16, 2> pair, float scale, int place) {
+#ifdef K3_FAST
+  float inverse = k3_e8m0_value((254u - (k3_cast<u32>(scale) >> 23)) & 0xFFu);  // a power of two: exact
+  u32 both = k3_to_e2m1(k3_bf16_value(pair.v[0]) * inverse) | k3_to_e2m1(k3_bf16_value(pair.v[1]) * inverse) << 4;
+#else
   float by = k3_e8m0_value(k3_cast<u32>(scale) >> 23 & 0xFFu);
   u32 both = k3_to_e2m1(k3_bf16_value(pair.v[0]) / by) | k3_to_e2m1(k3_bf16_value(pair.v[1]) / by) << 4;
+#endif
   return (int)(((u32)old & ~(0xFFu << 8 * place)) | both << 8 * place);
 }
 
@@ -144,6 +163,27 @@ K3_DEV int k3_pack_e2m1(int old, K3Vec<u16, 2> pair, float scale, int place) {
 template <class T> K3_DEV T* k3_row() { return (T*)(k3_shared() + K3_LDS + k3_wave() * K3_WAVE_BYTES); }
 K3_DEV int* k3_slot(int slot) { return (int*)(k3_shared() + K3_LDS + k3_wave() * K3_WAVE_BYTES + K3_ROW + 256 * slot); }
 
+#ifdef K3_FAST
+// A row has two sides, and exchanges take turns: whoever writes one again has met the others since they read it, in
+// the exchange between. `side` counts along; the wave's threads agree on it, as they make all exchanges together.
+#define K3_SIDE , u32& side
+#define K3_SIDE_ONLY u32& side
+#define K3_ON_SIDE , side
+template <class T> K3_DEV T* k3_next(u32& side) {
+  side ^= K3_ROW / 2;
+  return (T*)((u8*)k3_row<T>() + side);
+}
+K3_DEV int k3_seat(int lane) { return (lane & 8) << 2 | k3_thread_of(lane & 63 & ~8); }
+template <class T> K3_DEV T k3_from(T x, int lane, u32& side) {
+  T* row = k3_next<T>(side);
+  row[k3_raw_thread() & 63] = x;
+  k3_wave_sync();
+  return row[k3_seat(lane)];
+}
+#else
+#define K3_SIDE
+#define K3_SIDE_ONLY
+#define K3_ON_SIDE
 template <class T> K3_DEV T k3_from(T x, int lane) {
   T* row = k3_row<T>();
   k3_wave_sync();
@@ -151,6 +191,7 @@ template <class T> K3_DEV T k3_from(T x, int lane) {
   k3_wave_sync();
   return row[lane & 63];
 }
+#endif
 K3_DEV void k3_publish(int slot, int x) {
   k3_wave_sync();
   k3_slot(slot)[k3_lane()] = x;
@@ -171,9 +212,12 @@ template <int ORDER, class T> K3_DEV T k3_quad(T x) {  // quad_perm
   int lane = k3_lane();
   return k3_shfl(x, k3_thread_of((lane & ~3) | (ORDER >> 2 * (lane & 3) & 3)));
 }
-template <int N, class T> K3_DEV T k3_turn(T x) {  // row_ror
+template <int N, class T> K3_DEV T k3_turn(T x K3_SIDE) {  // row_ror
   int lane = k3_lane();
-  return k3_from(x, (lane & 48) | ((lane - N) & 15));
+  return k3_from(x, (lane & 48) | ((lane - N) & 15) K3_ON_SIDE);
+}
+template <class T> K3_DEV T k3_turn_half(T x) {  // row_ror by 4 of what repeats after 8 lanes: lane xor 4
+  return k3_shfl(x, (k3_raw_thread() & 31) ^ 16);
 }
 K3_DEV u64 k3_spread_bits(u32 warp) {  // thread 4 g + q of a warp to bit 16 q + g
   u64 all = 0;
@@ -185,13 +229,17 @@ K3_DEV u64 k3_spread_bits(u32 warp) {  // thread 4 g + q of a warp to bit 16 q +
   }
   return all;
 }
-K3_DEV i64 k3_ballot(bool condition) {
+K3_DEV i64 k3_ballot(bool condition K3_SIDE) {
   u32 mine = k3_warp_ballot(condition);
+#ifdef K3_FAST
+  u32* row = k3_next<u32>(side);
+#else
   u32* row = k3_row<u32>();
   k3_wave_sync();
+#endif
   if ((k3_raw_thread() & 31) == 0) row[k3_raw_thread() >> 5 & 1] = mine;
   k3_wave_sync();
   return (i64)(k3_spread_bits(row[0]) | k3_spread_bits(row[1]) << 8);
 }
 K3_DEV i64 k3_clock() { return (i64)k3_now(); }
-K3_DEV i64 k3_clock_of_wave() { return k3_from((i64)k3_now(), 0); }
+K3_DEV i64 k3_clock_of_wave(K3_SIDE_ONLY) { return k3_from((i64)k3_now(), 0 K3_ON_SIDE); }

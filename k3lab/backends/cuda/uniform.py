@@ -44,11 +44,13 @@ class Uniformity:
     Attributes:
         divergent: values that may differ between lanes of a wave.
         split: blocks, by index, that some lanes of a wave may pass without the others.
+        mixed: blocks that lanes of a wave may come to by different ways.
     """
 
     graph: Graph
     divergent: set[int] = field(default_factory=set)
     split: set[int] = field(default_factory=set)
+    mixed: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, graph: Graph) -> Uniformity:
@@ -98,6 +100,7 @@ class Uniformity:
             joined = region if after[number] is None else region | {after[number]}
             for place in joined:
                 assert place is not None
+                self.mixed.add(place)
                 self.divergent |= {arg for arg, _ in self.graph.blocks[place].args}
             if number in region:  # lanes leave a loop after different numbers of rounds
                 ops = (op for place in region for op in self.graph.blocks[place].ops)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from k3lab.backends.cuda.fast.chains import PRODUCTS, Chains
+from k3lab.backends.cuda.fast.twice import Twice, sources
 from k3lab.backends.cuda.types import Untranslated
 from k3lab.backends.cuda.uniform import CLOCK, Uniformity
 from k3lab.lowering.ir import Op
@@ -13,9 +15,9 @@ from k3lab.sim.semantics.matrix import matrix_format
 
 WAVE = frozenset({"rocdl.workitem.id.x", CLOCK})
 """Operations beside those across lanes that depend on which lanes are together."""
-PRODUCTS = ("rocdl.mfma.f32.16x16x32.bf16", "rocdl.mfma.scale.f32.16x16x128.f8f6f4")
 MEETING = frozenset({"rocdl.ballot", *PRODUCTS})
 QUADS, ROTATE = 0x100, 0x120
+COMMUTING = ("llvm.fadd", "llvm.intr.maximum", "llvm.intr.minimum")
 ALL = 0xF
 
 
@@ -29,12 +31,14 @@ class Lanes:
     Attributes:
         slots: number of the place that a value is put down at, by value.
         chosen: arguments of blocks that stand for one of these.
-        fragments: in the fast build, sums that stay as tensor cores have them; `zeros` are where a chain may start.
+        twice, chains: of the fast build, values made for two lanes, and sums that stay as tensor cores have them.
     """
 
     def __init__(self, graph: Graph, uniform: Uniformity, fast: bool = False) -> None:
         self.uniform, self.fast = uniform, fast
-        self.fragments, self.zeros = _chains(graph) if fast else (frozenset[int](), frozenset[int]())
+        self.twice = Twice(graph, uniform)
+        self.chains = Chains.of(graph, self.twice) if fast else Chains()
+        self.halves = _repeated(graph) if fast else frozenset[int]()
         self.slots: dict[int, int] = {}
         self.chosen: set[int] = set()
         blocks = [graph.blocks[number] for number in sorted(uniform.split)]
@@ -42,7 +46,7 @@ class Lanes:
         args_apart = {value for block in blocks for value, _ in block.args}
         headers = {value for header in graph.loops for value, _ in graph.blocks[header].args}
         self._made_apart |= headers  # the place may hold the next round's value by the time that one is read
-        sources = _sources(graph)
+        passed = sources(graph)
         reads = (op.operands[0] for block in blocks for op in block.ops if op.name == "rocdl.readlane")
         todo = [value for value in reads if not uniform.shared(value)]
         while todo:
@@ -51,7 +55,7 @@ class Lanes:
                 continue
             if value in args_apart - headers:
                 self.chosen.add(value)
-                todo += sources[value]
+                todo += passed[value]
             else:
                 self.slots[value] = len(self.slots)
 
@@ -60,7 +64,7 @@ class Lanes:
         if op.name in ("rocdl.readfirstlane", "rocdl.readlane"):
             return not self.uniform.shared(op.operands[0])
         if op.name == "rocdl.update.dpp":
-            return bool(op.attrs["dppCtrl"] > ROTATE)
+            return bool(op.attrs["dppCtrl"] > ROTATE) and op.results[0] not in self.halves
         return op.name in MEETING or bool(self.slots.keys() & set(op.results))
 
     def slot(self, value: int) -> str:
@@ -88,7 +92,7 @@ class Lanes:
             case "llvm.call_intrinsic":
                 if op.attrs["intrin"] != CLOCK_INTRINSIC:
                     raise Untranslated(str(op.attrs["intrin"]))
-                return "k3_clock()" if split else "k3_clock_of_wave()"
+                return "k3_clock()" if split else f"k3_clock_of_wave({self._side(only=True)})"
             case "rocdl.readfirstlane" | "rocdl.readlane" if op.result_types[0].name != "i32":
                 raise Untranslated("other than i32")
             case "rocdl.readfirstlane" | "rocdl.readlane" if self.uniform.shared(op.operands[0]):
@@ -102,11 +106,11 @@ class Lanes:
     def _together(self, op: Op, x: tuple[str, ...]) -> str:
         match op.name:
             case "rocdl.readfirstlane":
-                return f"k3_from({x[0]}, 0)"
+                return f"k3_from({x[0]}, 0{self._side()})"
             case "rocdl.readlane":
-                return f"k3_from({x[0]}, {x[1]})"
+                return f"k3_from({x[0]}, {x[1]}{self._side()})"
             case "rocdl.ballot" if op.result_types[0].bits == 64:
-                return f"k3_ballot({x[0]})"
+                return f"k3_ballot({x[0]}{self._side()})"
             case "rocdl.permlane16.swap" | "rocdl.permlane32.swap":
                 distance = op.name.split(".")[1].removeprefix("permlane")
                 same = op.operands[0] == op.operands[1]
@@ -129,8 +133,10 @@ class Lanes:
             raise Untranslated("other than i32 and f32")
         if control < QUADS:
             return f"k3_quad<{control:#x}>({x[1]})"
+        if op.results[0] in self.halves:
+            return f"k3_turn_half({x[1]})"
         if ROTATE < control < ROTATE + 16:
-            return f"k3_turn<{control - ROTATE}>({x[1]})"
+            return f"k3_turn<{control - ROTATE}>({x[1]}{self._side()})"
         raise Untranslated(f"control {control:#x}")
 
     def _scaled(self, op: Op, x: tuple[str, ...]) -> str:
@@ -143,42 +149,51 @@ class Lanes:
     def _product(self, op: Op, kind: str, x: tuple[str, ...], more: str) -> str:
         if not self.fast:
             return f"k3_mfma_{kind}({x[0]}, {x[1]}, {x[2]}{more})"
-        held = op.operands[2]
-        sums = x[2] if held in self.fragments else "K3Fragment()" if held in self.zeros else f"k3_to_fragment({x[2]})"
-        made = f"k3_step_{kind}({x[0]}, {x[1]}, {sums}{more})"
-        return made if op.results[0] in self.fragments else f"k3_from_fragment({made})"
+        result, held = op.results[0], op.operands[2]
+        shape = "turned" if result in self.chains.turned else "fragment"
+        side = "" if shape == "turned" else self._side()
+        if held in self.chains.fragments:
+            sums = x[2]
+        else:
+            sums = f"K3{shape.capitalize()}()" if held in self.chains.zeros else f"k3_to_{shape}({x[2]}{side})"
+        if shape == "turned":
+            low, high = (self.made_for(which, op.operands[1]) for which in "lh")
+            made = f"k3_turned_{kind}({x[0]}, {low}, {high}, {sums})"
+        else:
+            made = f"k3_step_{kind}({x[0]}, {x[1]}, {sums}{more}{side})"
+        return made if result in self.chains.fragments else f"k3_from_{shape}({made}{side})"
+
+    def made_for(self, which: str, value: int) -> str:
+        """A value as lane & ~8 (`l`) or lane | 8 (`h`) has it."""
+        return f"{which}{value}" if value in self.twice.wanted else f"v{value}"
+
+    def sums(self, value: int) -> str:
+        """The type of a sum that stays as tensor cores have it; empty for any other value."""
+        if value not in self.chains.fragments:
+            return ""
+        return "K3Turned" if value in self.chains.turned else "K3Fragment"
+
+    def _side(self, only: bool = False) -> str:
+        """The argument that tells an exchange which side of the wave's row is next."""
+        return "" if not self.fast else "side" if only else ", side"
 
 
-def _chains(graph: Graph) -> tuple[frozenset[int], frozenset[int]]:
-    """Sums that only matrix products take on, as what they add to; and constants that are 0 throughout."""
-    made: set[int] = set()
-    taken: set[int] = set()
-    zeros: set[int] = set()
-    for block in graph.blocks:
-        for op in block.ops:
-            if op.name in PRODUCTS:
-                made |= set(op.results)
-                taken |= set(op.operands) - {op.operands[2]}
-            else:
-                taken |= set(op.operands) | {value for _, passed in op.successors for value in passed}
-            if op.name == "llvm.mlir.constant" and _is_zero(op.attrs["value"]):
-                zeros |= set(op.results)
-    return frozenset(made - taken), frozenset(zeros)
+def _repeated(graph: Graph) -> frozenset[int]:
+    """Turns of a row by 4 of what was combined with itself turned by 8: it repeats after 8 lanes."""
+    made = {op.results[0]: op for block in graph.blocks for op in block.ops if op.results}
+    found = set()
+    for op in made.values():
+        if _turns(op) == 4 and (source := made.get(op.operands[1])) is not None and source.name in COMMUTING:
+            one, other = (made.get(value) for value in source.operands)
+            pairs = ((one, source.operands[1]), (other, source.operands[0]))
+            if any(each is not None and _turns(each) == 8 and each.operands[1] == of for each, of in pairs):
+                found.add(op.results[0])
+    return frozenset(found)
 
 
-def _is_zero(value: object) -> bool:
-    items = value if isinstance(value, list) else [value]
-    return all(isinstance(item, float) and str(item) == "0.0" for item in items)
-
-
-def _sources(graph: Graph) -> dict[int, list[int]]:
-    """Of every argument of a block, the values that branches pass for it."""
-    found: dict[int, list[int]] = {}
-    for block in graph.blocks:
-        for label, passed in block.ops[-1].successors:
-            for (arg, _), source in zip(graph.blocks[graph.places[label]].args, passed, strict=True):
-                found.setdefault(arg, []).append(source)
-    return found
+def _turns(op: Op) -> int:
+    """By how many lanes an operation turns a row; 0 for any other."""
+    return int(op.attrs["dppCtrl"]) - ROTATE if op.name == "rocdl.update.dpp" and op.attrs["dppCtrl"] > ROTATE else 0
 
 
 def _unpermuted(blgp: object) -> bool:

@@ -1,0 +1,1 @@
+"""What the fast build knows of a kernel beyond its text: alignment, what can be read twice, which barriers publish."""
