@@ -1,5 +1,5 @@
 # k3lab. `make report` installs the base package only; every other target installs all that the tests need.
-#   make report | test | lab | notebooks | full | cuda | fmt | clean
+#   make report | test | lab | notebooks | full | cuda | ranks | fmt | clean
 #   VENV=DIR       another virtual environment          PYTHON=python3.12   the Python that makes it (3.11 or newer)
 #   PARTS=kernels  of `make full`: some folders or files of tests/
 #   PYTEST_ARGS=   '-n 2 --dist worksteal' by default, e.g. '-n 0 -k mix' JOBS=4              test processes
@@ -24,7 +24,7 @@ ALL := $(VENV)/.k3lab-all
 PARTS ?= top $(sort $(filter-out __pycache__,$(patsubst tests/%/,%,$(wildcard tests/*/))))
 FULL_LOGS := data/results/full
 
-.PHONY: help report test check lab notebooks full cuda fmt clean
+.PHONY: help report test check lab notebooks full cuda ranks fmt clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -77,6 +77,12 @@ cuda: $(ALL)
 	$(BIN)/python -m benchmarks.cuda_reports build/cuda --out data/results/cuda
 	for build in exact fast; do $(BIN)/python -m benchmarks.cuda_sweep --build $$build --out data/results/cuda; done
 	$(BIN)/python -m benchmarks.cuda_sanitize build/cuda --out data/results/cuda
+
+# What data/results/ranks holds, measured again: needs two NVIDIA GPUs of one host (k3lab[cuda]), and flydsl to lower the kernels.
+ranks: $(ALL)
+	$(BIN)/python -m benchmarks.cuda_ranks build/ranks --lower
+	$(BIN)/python -m benchmarks.cuda_ranks build/ranks --out build/ranks/found
+	$(BIN)/python -m benchmarks.cuda_ranks_results build/ranks/found --to data/results/ranks
 
 fmt: $(ALL)
 	$(BIN)/ruff check --fix .

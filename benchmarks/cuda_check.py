@@ -123,7 +123,8 @@ def _compile(build: Build, limits: Limits) -> None:
     try:
         source, blocks = translate(artefact.module, fast), key.geometry.blocks * ranks
         check_shape(limits, source, blocks)
-        compiler.binary(source, limits.arch, ranks, per_unit(limits, blocks))
+        each = per_unit(limits, blocks)
+        compiler.binary(source, limits.arch, ranks, each, device.places(blocks, each, fast))
     except K3LabError:
         return  # the item itself will say so
 

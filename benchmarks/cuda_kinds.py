@@ -105,10 +105,7 @@ def one_rank(item: Item) -> Found:
     """Rank 0 alone, beside words that the twin says the others send."""
     case = item.case()
     ranks, twin = made(item, case), k3lab.run(item.launch, case)
-    gathered = {name for stage in case.declaration.stages for name in stage.gathers}
-    peers.fill(ranks, [{name: values[name] for name in gathered} for values in twin.ranks])
-    for buffers in ranks:
-        buffers.tensors["locals"].zero_()
+    peers.fill_others(ranks, [0], twin.ranks)
     launcher = device.Launcher(ranks, live=[0])
     seconds = _timed(launcher)
     values = launcher.fetch()[0].exposed()

@@ -25,6 +25,7 @@ LAYERS = (
     ("sim",),
     ("backends",),
     ("analysis",),
+    ("bench",),
     ("probes",),
     ("ui",),
     ("cli",),

@@ -200,7 +200,7 @@ def test_report_against_an_older_one(tmp_path: Path, case_file: Path):
     fine(*arguments)
     old = tmp_path / "old.json"
     (tmp_path / "k1" / "report.json").rename(old)
-    assert "0 figures changed since" in fine(*arguments, "--against", old)
+    assert "Nothing changed since the report made" in fine(*arguments, "--against", old)
     assert "Every figure is the same." in (tmp_path / "k1" / "report.html").read_text()
 
 

@@ -1,8 +1,9 @@
-"""Notebooks are stored clean: no outputs, no counts, a kernel that every machine has."""
+"""Notebooks are stored clean, without outputs, and are one course: one look, figures explained, claims checked."""
 
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,78 @@ def test_each_fault_is_found(clean: Any) -> None:
     assert faults(foreign) == ["kernelspec: expected python3, got my-env"]
     assert any("not a valid notebook" in fault for fault in faults(broken))
     assert faults(widgets) == ["holds widget state"]
+
+
+# -- as a course -------------------------------------------------------------------------------------------------------
+
+DRAWS = re.compile(r"plt\.show\(\)|^(display\()?(charts|views)\.", re.MULTILINE)
+CAPTION = re.compile(r"\*\*(What to see|How to read it)")
+OWN_COLOUR = re.compile(r"""["'](#[0-9A-Fa-f]{3,8}|C\d|tab:\w+)["']|colou?r=["'](0\.\d+)["']""")
+OWN_STYLE = re.compile(r"rcParams|plt\.style|tight_layout")
+
+
+def lacking(notebook: Any) -> list[str]:
+    """What a lesson needs and this notebook has not: one sentence each."""
+    cells, found = notebook.cells, []
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    if not cells[0].source.startswith("# "):
+        found.append("does not begin with a title")
+    if not any(re.search(r"^ *assert ", text, re.MULTILINE) for text in code):
+        found.append("asserts nothing")
+    if any("plt.show()" in text for text in code) and not any("style.use()" in text for text in code):
+        found.append("draws without the common look: style.use()")
+    for index, cell in enumerate(cells):
+        if cell.cell_type != "code":
+            continue
+        if colour := OWN_COLOUR.search(cell.source):
+            found.append(f"cell {index}: colour {colour[1] or colour[2]} is not from k3lab.analysis.palette")
+        if own := OWN_STYLE.search(cell.source):
+            found.append(f"cell {index}: {own[0]} is a style of its own")
+        following = next((later.source for later in cells[index + 1 :] if later.cell_type == "markdown"), "")
+        if DRAWS.search(cell.source) and not CAPTION.search(following):
+            found.append(f"cell {index}: nothing says what to see in its figure")
+    return found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_a_lesson(path: Path) -> None:
+    assert not lacking(nbformat.read(path, as_version=nbformat.NO_CONVERT))
+
+
+def test_each_lesson_leads_to_the_next() -> None:
+    assert [path.name[:2] for path in NOTEBOOKS] == [f"{place:02}" for place in range(len(NOTEBOOKS))]
+    first = nbformat.read(NOTEBOOKS[0], as_version=nbformat.NO_CONVERT)
+    for place, path in enumerate(NOTEBOOKS):
+        held = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+        texts = [cell.source for cell in held.cells if cell.cell_type == "markdown"]
+        assert place == len(NOTEBOOKS) - 1 or f"**{place + 1:02}" in texts[-1], f"{path.name} names no next lesson"
+        assert path.stem in first.cells[-1].source or place == 0, f"{path.stem} is not in lesson 00's list"
+
+
+def test_each_lack_is_found(clean: Any) -> None:
+    cells = clean.cells
+    cells[1].source = "style.use()\nplt.show()\nassert True"
+    cells.append({"cell_type": "markdown", "id": "c", "metadata": {}, "source": "**What to see.** All."})
+    held = nbformat.from_dict(clean)
+    assert not lacking(held)
+
+    def lacks(old: str, new: str, cell: int = 1) -> list[str]:
+        changed = copy.deepcopy(held)
+        changed.cells[cell].source = changed.cells[cell].source.replace(old, new)
+        return lacking(changed)
+
+    assert lacks("# Title", "Title", cell=0) == ["does not begin with a title"]
+    assert lacks("assert True", "# assert True") == ["asserts nothing"]
+    assert lacks("style.use()", "") == ["draws without the common look: style.use()"]
+    assert lacks("style.use()", "style.use(); c = '#0072B2'") == [
+        "cell 1: colour #0072B2 is not from k3lab.analysis.palette"
+    ]
+    assert lacks("style.use()", "style.use(); dict(color='0.5', label='0.1')") == [
+        "cell 1: colour 0.5 is not from k3lab.analysis.palette"
+    ]
+    assert lacks("plt.show()", "plt.tight_layout(); plt.show()") == ["cell 1: tight_layout is a style of its own"]
+    for drawn in ("plt.show()", "display(views.wait_map(k1))", "charts.error_by_stage(report)"):
+        assert lacks("plt.show()", drawn) == []
+        changed = copy.deepcopy(held)
+        changed.cells[1].source, changed.cells[2].source = f"style.use()\n{drawn}\nassert True", "So?"
+        assert lacking(changed) == ["cell 1: nothing says what to see in its figure"]

@@ -143,6 +143,7 @@ def bisect(
     mfma: str = "fused",
     sim: Any = None,
     progress: Progress = lambda what: None,
+    **cuda: Any,
 ) -> Bisection:
     """Run a launch's stages one by one, each on the twin's inputs, until one does not give the twin's bits.
 
@@ -150,6 +151,7 @@ def bisect(
         backend: one that runs kernels: `sim`, `gfx950`, `cuda`.
         sim: how to simulate, as in `run`.
         progress: called with the stage that is about to run.
+        cuda: `live`, `build` and `gpus`, as in `run`.
 
     Raises:
         BadInput: as `run` does.
@@ -162,7 +164,7 @@ def bisect(
     against = ""
     for stages in units(case):
         progress("+".join(stages))
-        check, made = check_stages(case, twin, stages, backend, mfma, sim)
+        check, made = check_stages(case, twin, stages, backend, mfma, sim, **cuda)
         checks.append(check)
         against = against or (label(made) if made else backend)
         if not check.equal:
@@ -171,11 +173,11 @@ def bisect(
 
 
 def check_stages(
-    case: Case, twin: Run, stages: tuple[str, ...], backend: str, mfma: str = "fused", sim: Any = None
+    case: Case, twin: Run, stages: tuple[str, ...], backend: str, mfma: str = "fused", sim: Any = None, **cuda: Any
 ) -> tuple[StageCheck, Run | None]:
     """Stages in one build against the twin; and their run, unless a fault ended it."""
     try:
-        made = run_stage(case.launch, case, backend, stages=stages, mfma=mfma, sim=sim)
+        made = run_stage(case.launch, case, backend, stages=stages, mfma=mfma, sim=sim, **cuda)
     except InternalFault as fault:
         return StageCheck(stages, {}, stopped=str(fault)), None
     counts = {name: value.numel() for name, value in made.values.items()}

@@ -26,6 +26,7 @@ from k3lab.stats import ULP_EDGES, Figures
 
 WIDTH = 10.0  # inches: 1000 px of page at 100 dpi
 DPI = 150
+NOWHERE = "#dddddd"  # behind cells that have nothing to show
 BAR, LABELS = 0.14, 0.5  # inches of a colour bar below panels, and of its labels
 NO_ORACLE = "no oracle run: nothing to hold the values against"
 
@@ -96,18 +97,23 @@ def ulp_histograms(report: Report) -> Figure:
     return figure
 
 
+def heat_rows(report: Report) -> list[PointRow]:
+    """The points whose built-up error is known block by block."""
+    return [row for row in report.points if row.heat]
+
+
 def heat_maps(report: Report) -> Figure:
     """For each rounding point, where the built-up error sits: token by channel block, one colour scale."""
-    rows = [row for row in report.points if row.heat]
+    rows = heat_rows(report)
     if not rows:
         return _note("Where the error sits", NO_ORACLE)
     tokens = max(len(row.heat or ()) for row in rows)
     figure, panels = _grid(rows, columns=2, height=min(2.6, 1.15 + 0.09 * tokens), foot=BAR)
-    low, high = _heat_limits(rows)
+    low, high = heat_limits(rows)
     norm = LogNorm(low, high)
     for axes, row in zip(panels, rows, strict=True):
         heat = np.ma.masked_less_equal(np.array(row.heat, ndmin=2), 0.0)
-        axes.set_facecolor("#dddddd")
+        axes.set_facecolor(NOWHERE)
         axes.grid(False)
         image = axes.imshow(heat, aspect="auto", cmap="viridis", norm=norm, interpolation="nearest")
         axes.set_title(row.name, fontsize=9)
@@ -178,10 +184,11 @@ def budget_map(report: Report) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.7 + 0.36 * len(labels)), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(False)  # whatever the caller's style says: lines would cross the figures
-    image = axes.imshow(np.nan_to_num(shares), aspect="auto", cmap="cividis", norm=Normalize(0, 1))
+    axes.set_facecolor(NOWHERE)
+    image = axes.imshow(np.ma.masked_invalid(shares), aspect="auto", cmap="cividis", norm=Normalize(0, 1))
     for (i, j), share in np.ndenumerate(shares):
         text = "–" if math.isnan(share) else share_text(share)
-        axes.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if not share > 0.5 else "black")
+        axes.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if share <= 0.5 else INK)
     axes.set_xticks(range(len(tensors)), tensors)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_xlabel("end tensor")
@@ -274,7 +281,7 @@ def _ulp_ticks() -> Iterator[tuple[float, str]]:
     yield (len(ULP_EDGES) - 2) / 2, "0"
 
 
-def _heat_limits(rows: list[PointRow]) -> tuple[float, float]:
+def heat_limits(rows: list[PointRow]) -> tuple[float, float]:
     """Limits of one log scale for every panel, from the 1st to the 99.9th percentile of all cells."""
     cells = np.concatenate([np.ravel(row.heat or ()) for row in rows])
     cells = cells[cells > 0]

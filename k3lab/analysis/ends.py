@@ -39,8 +39,8 @@ def derived(case: Case) -> dict[str, Derived]:
 
 
 def tensor_names(run: Run) -> tuple[str, ...]:
-    """Exposed tensors in the order the stages write them, then derived ones, which need the whole launch."""
-    return (*run.values, *(derived(run.case) if run.stages is None else ()))
+    """Exposed tensors in the order the stages write them, then derived ones, which need all stages and ranks."""
+    return (*run.values, *(derived(run.case) if run.stages is None and run.live is None else ()))
 
 
 def end_names(run: Run) -> tuple[str, ...]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from k3lab.analysis import sentences
+from k3lab.analysis.changes import changes, flat, when
 from k3lab.analysis.glossary import glossary
 from k3lab.analysis.report import Budget, BudgetRow, Difference, Figures, PointRow, Report, TensorRow
 from k3lab.analysis.words import decibel, number, percent, shape, share_text
+from k3lab.analysis.worst import worst_points
 from k3lab.backends.twin import TWINS
 
 if TYPE_CHECKING:
@@ -28,16 +31,19 @@ ALTERNATIVES = {
 
 
 def render(report: Report, against: Report | None = None, timeline: Timeline | None = None) -> str:
-    """The whole page; with an older report, what changed since is listed too; with a timeline, it has its section."""
+    """The whole page; with an older report, it says what changed since; with a timeline, it has its section."""
     case = sentences.case(report)
+    drawn = _charts(report)
     return _page(
         "report.html.j2",
         report=report,
         title=sentences.title(report),
-        charts=_charts(report),
+        charts=drawn,
+        heat=_heat(report, drawn),
+        worst=worst_points(report),
         glossary=glossary(report, case),
         case=case,
-        created=_when(report),
+        created=when(report),
         decisive=sentences.decisive(report),
         verdict=sentences.verdict(report),
         verdict_about=sentences.verdict_about(report),
@@ -53,10 +59,9 @@ def render(report: Report, against: Report | None = None, timeline: Timeline | N
         budget_notes=sentences.budget_notes(report),
         spread=_spread(report),
         firsts=[row for row in report.tensors if row.difference.first],
-        provenance=[(role, list(_facts(facts))) for role, facts in report.provenance.items()],
-        changes=None if against is None else report.diff(against),
+        provenance=[(role, list(flat(facts))) for role, facts in report.provenance.items()],
+        changes=None if against is None else changes(report, against),
         timeline=None if timeline is None else _timeline(timeline),
-        old_created=_when(against) if against else "",
         old_case=sentences.case(against) if against else "",
     )
 
@@ -85,10 +90,6 @@ def selftest(view: Mapping[str, Any]) -> str:
     return _page("selftest.html.j2", test=view)
 
 
-def _when(report: Report) -> str:
-    return report.created.replace("T", " ").replace("+00:00", " UTC")
-
-
 def _headline(report: Report) -> dict[str, Any]:
     return {
         "title": sentences.title(report),
@@ -98,6 +99,7 @@ def _headline(report: Report) -> dict[str, Any]:
         "decisive": sentences.decisive(report),
         "verdict": sentences.verdict(report),
         "worst": max(sentences.answers(report), key=lambda answer: answer.relative_rms, default=None),
+        "points": worst_points(report),
         "case": sentences.case(report),
     }
 
@@ -105,6 +107,11 @@ def _headline(report: Report) -> dict[str, Any]:
 def template(name: str, **view: Any) -> str:
     """A template of this package, filled in."""
     return _page(name, **view)
+
+
+def in_script(value: dict[str, Any]) -> str:
+    """JSON text that cannot end the script element it stands in."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def _page(template: str, **view: Any) -> str:
@@ -139,6 +146,12 @@ def _charts(report: Report) -> dict[str, dict[str, str]]:
     return {
         name: {"alt": ALTERNATIVES[name], "data": base64.b64encode(data).decode("ascii")} for name, data in pngs.items()
     }
+
+
+def _heat(report: Report, drawn: Mapping[str, Mapping[str, str]]) -> str:
+    from k3lab.analysis import heat
+
+    return heat.fragment(report, drawn["heat_maps"]["data"])
 
 
 def _timeline(timeline: Timeline) -> dict[str, Any]:
@@ -201,12 +214,3 @@ def _spread(report: Report) -> dict[str, Any] | None:
         "rows": [{"tensor": name, "differences": [found[m] for m in models]} for name, found in moved.items()],
         "unmoved": sentences.unmoved(report),
     }
-
-
-def _facts(facts: Any, path: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Nested provenance as (dotted name, value) pairs."""
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            yield from _facts(value, (*path, name))
-        else:
-            yield ".".join((*path, name)), "none" if value == [] else value

@@ -28,6 +28,7 @@ def make_report(
     progress: Progress = lambda what: None,
     backend: str = "twin",
     sim: Any = None,
+    **cuda: Any,
 ) -> Report:
     """Kernel-order twin against torch-order twin and oracle, with budget and MFMA spread unless left out.
 
@@ -36,6 +37,7 @@ def make_report(
         backend: one that runs kernels (`sim`, `gfx950`) holds the kernel against the kernel-order twin and the oracle
             instead; rounding points, budget and spread are the twin's.
         sim: how to simulate, as in `run`.
+        cuda: `live`, `build` and `gpus`, as in `run`.
 
     Raises:
         BadInput: as `run` does.
@@ -45,7 +47,7 @@ def make_report(
     expect(not by_kernel or backend in KERNELS, "backend", f"one of twin, {', '.join(KERNELS)}", repr(backend))
     if by_kernel:
         progress(f"kernel, {backend}")
-        made = run(launch, case, backend=backend, mfma=mfma, device=device, sim=sim, dumps=True)
+        made = run(launch, case, backend=backend, mfma=mfma, device=device, sim=sim, dumps=True, **cuda)
     progress("twin, kernel order")
     twin = run(launch, case, order="kernel", mfma=mfma, device=device)
     if not by_kernel:

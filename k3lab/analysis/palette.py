@@ -5,7 +5,9 @@ A format, a stage or a kind of error has one colour, the same in every chart, pa
 
 from __future__ import annotations
 
-INK, FAINT = "#222222", "#8a8a8a"
+INK, SOFT, FAINT = "#222222", "#5A5A5A", "#8a8a8a"
+"""Of text, of text that matters less, and of lines and marks that are no text."""
+
 OWN, TOTAL = "#E69F00", "#0072B2"
 """A rounding's own error, and what has built up."""
 

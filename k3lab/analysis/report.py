@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 
 from k3lab.analysis.words import plural
-from k3lab.files import parse_document, read_text, write_text
+from k3lab.errors import expect
+from k3lab.files import parse_document, read_text, write_together
 from k3lab.stats import Figures
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 VERSION = 1
 CORRECTLY_ROUNDED = "own error at most half an ulp"
 BIT_EQUAL = "kernel equal to twin bit for bit"
+AS_RECORDED = "equal to what was recorded, bit for bit"
 LEAST_SHARE = 1e-6  # of the error energy: less is what fp32 sums leave, not a rounding
 
 
@@ -225,21 +227,27 @@ class Report:
         """Write report.html, report.json and points.csv into `folder`; returns the HTML's path.
 
         Args:
-            against: an older report; the page then also lists what changed since.
+            against: an older report, to say what changed since; when not given, the one of the same launch that lies in
+                `folder`, if there is one.
             timeline: of the same launch: the page gets a section of it, and its own page and exports lie beside.
 
         Raises:
             BadInput: when the folder cannot be written; no file is left half-written.
         """
+        from k3lab.analysis.changes import previous
         from k3lab.analysis.html import render
+        from k3lab.analysis.timeline.page import contents
 
         folder = Path(folder)
-        page = render(self, against, timeline)
-        texts = {"report.json": self.to_json(), "points.csv": points_csv(self), "report.html": page}
-        for name, text in texts.items():
-            write_text(folder / name, text)
+        page = render(self, against or previous(folder, self.launch), timeline)
+        files: dict[str, str | bytes] = {
+            "report.json": self.to_json(),
+            "points.csv": points_csv(self),
+            "report.html": page,
+        }
         if timeline is not None:
-            timeline.save(folder)
+            files |= contents(timeline)
+        write_together(folder, files)
         return folder / "report.html"
 
     def diff(self, old: Report) -> list[Change]:
@@ -281,6 +289,12 @@ def _figures(data: dict[str, Any] | None) -> Figures | None:
 
 def _report(data: dict[str, Any]) -> Report:
     budget = data["budget"]
+    if budget:
+        known = budget["all_on"].keys() & budget["none_on"].keys()
+        other = sorted({row["tensor"] for row in budget["rows"]} - known)
+        expect(
+            not other, "budget", "errors with all and with no rounding for every tensor of its rows", f"none of {other}"
+        )
     return Report(
         **{
             **data,

@@ -21,7 +21,7 @@ from k3lab.backends.sim import Options
 from k3lab.cases import Case, make_case
 from k3lab.errors import BackendUnavailable, InternalFault, expect
 from k3lab.files import write_text
-from k3lab.geometry import Geometry
+from k3lab.geometry import TP_SIZES, Geometry
 from k3lab.kernels.lowered import flydsl_version, has_kernel
 from k3lab.launches import LAUNCHES
 
@@ -46,6 +46,13 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 """By launch, the cases it is tested on."""
+ON_A_GPU: dict[str, dict[str, tuple[dict[str, Any], ...]]] = {
+    "cuda": {
+        "m1a": ({"tokens": 4, "nblocks": 4, "ranks": 8},),
+        "k2a": ({"tokens": 4, "nblocks": 4, "ranks": 8}, {"tokens": 16, "nblocks": 4, "ranks": 8}),
+    }
+}
+"""By backend and launch, more cases: ranks that do not all fit one GPU, so that one runs beside the twin's words."""
 ONE_RANK = ("gfx950",)
 """Backends that run one rank in this version."""
 SHARED_GPU = ("cuda",)
@@ -223,14 +230,15 @@ def cases(names: Sequence[str], backend: str, geometry: str | Geometry = "") -> 
     """(folder, case, the case in words) of every case of the named launches."""
     size = geometry or ("mini" if backend == "sim" else "k3")
     for name in names:
-        for number, options in enumerate(CASES[name]):
+        for number, options in enumerate((*CASES[name], *ON_A_GPU.get(backend, {}).get(name, ()))):
             if backend in ONE_RANK and options.get("ranks", 1) > 1:
                 continue
             about = ", ".join(f"{option}={value}" for option, value in options.items())
             knobs: dict[str, Any] = {"geometry": size}
             if backend in SHARED_GPU and size == "k3":
                 sizes = Geometry.k3()
-                blocks = sizes.blocks // options.get("ranks", 1)
+                ranks = options.get("ranks", 1)
+                blocks = sizes.blocks // (1 if ranks == max(TP_SIZES) else ranks)
                 knobs = {"geometry": replace(sizes, blocks=blocks), "token_tile": TOKEN_TILE}
             yield f"{name}-{number}", make_case(name, **knobs, **options), about
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from k3lab.analysis.report import (
+    AS_RECORDED,
     BIT_EQUAL,
     CORRECTLY_ROUNDED,
     Budget,
@@ -25,6 +26,7 @@ NAMED = 3
 BOUNDS = {
     BIT_EQUAL: ("tensor", "equal to the twin's, bit for bit"),
     CORRECTLY_ROUNDED: ("rounding", "correctly rounded"),
+    AS_RECORDED: ("output", "equal to what was recorded, bit for bit"),
 }
 """By bound: what is judged, and what it is where the bound holds."""
 

@@ -73,7 +73,8 @@ class Walk:
 
     def same(self, name: str) -> bool:
         """Whether the kernel's tensor is the twin's, bit for bit and on every rank."""
-        return all(self._alike(name, rank).all() for rank in range(len(self.kernel.ranks)))
+        having = [rank for rank, values in enumerate(self.kernel.ranks) if name in values]
+        return all(self._alike(name, rank).all() for rank in having)
 
     def agreement(self) -> str:
         """A line for each tensor of each rank: how many of its elements are the twin's."""

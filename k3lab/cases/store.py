@@ -23,16 +23,22 @@ from k3lab.files import reason, write_bytes
 
 VERSION = "1"
 FIELDS = {"k3lab_case", "launch", "key", "values", "seed", "allow_nonfinite", "notes", "hash", "checksum"}
+BESIDE = "beside/"
+"""What the names of tensors that are no inputs begin with."""
 
 
-def save(case: Case, path: str | Path) -> Path:
+def save(case: Case, path: str | Path, beside: Mapping[str, torch.Tensor] | None = None) -> Path:
     """Write `case` to `path`, replacing a file that is there; returns the path.
+
+    Args:
+        beside: tensors that are no inputs, to be kept in the same file (`load_beside`); no checksum covers them.
 
     Raises:
         BadInput: for a case that fails its checks, or a path that cannot be written (nothing is left behind).
     """
     case.check()
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in case.stored.items()}
+    stored = {**case.stored, **{f"{BESIDE}{name}": tensor for name, tensor in (beside or {}).items()}}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in stored.items()}
     data = safetensors.torch.save(_unshared(tensors), _metadata(case))
     return write_bytes(path, data)
 
@@ -43,8 +49,18 @@ def load(path: str | Path) -> Case:
     Raises:
         BadInput: saying in one sentence what is wrong with the file.
     """
+    return load_beside(path)[0]
+
+
+def load_beside(path: str | Path) -> tuple[Case, dict[str, torch.Tensor]]:
+    """The case `save` wrote to `path`, and the tensors that were kept beside it.
+
+    Raises:
+        BadInput: saying in one sentence what is wrong with the file.
+    """
     where = f"case file {str(path)!r}"
     metadata, tensors = _read(Path(path), where)
+    beside = {name.removeprefix(BESIDE): tensors.pop(name) for name in list(tensors) if name.startswith(BESIDE)}
     case = _case(metadata, tensors, where)
     try:
         case.check()
@@ -52,7 +68,7 @@ def load(path: str | Path) -> Case:
         raise BadInput(f"{where}: {error}") from None
     if case.hash != metadata["hash"]:
         raise BadInput(f"{where}: the content differs from what its metadata promises (hash {case.hash[:12]}).")
-    return case
+    return case, beside
 
 
 def _metadata(case: Case) -> dict[str, str]:
@@ -107,7 +123,7 @@ def _read(path: Path, where: str) -> tuple[dict[str, str], dict[str, torch.Tenso
         raise BadInput(f"{where}: it is a directory; give a file name.") from None
     except SafetensorError as error:
         raise BadInput(f"{where}: not a whole safetensors file ({error}).") from None
-    except (OSError, ValueError, TypeError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, KeyError, MemoryError) as error:
         raise BadInput(f"{where}: cannot be read: {reason(error)}.") from None
 
 
@@ -138,7 +154,7 @@ def _case(metadata: Mapping[str, str], tensors: dict[str, torch.Tensor], where: 
         )
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{where}: the metadata holds no key of a launch: {error}.") from None
 
 

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
-def doctor(as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON, for a bug report: no path names you.")
+@click.option("--paths", is_flag=True, help="With --json: name folders, and what environment variables hold.")
+def doctor(as_json: bool, paths: bool) -> None:
     """Say which backends work here, and why the others do not."""
     from k3lab.cli.doctor import examine
 
-    facts = examine()
+    expect(as_json or not paths, "--paths", "--json beside it", "none")
+    facts = examine(paths=paths or not as_json)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
         return
@@ -55,6 +57,7 @@ def doctor(as_json: bool) -> None:
 )
 @options.run_options
 @options.sim_options
+@options.cuda_options
 @click.option("--dumps", is_flag=True, default=None, help="Let a kernel write its locals out too (a twin always does).")
 @click.option("--out", type=Path, metavar="FILE", help="Also write every exposed tensor to a safetensors file.")
 def run(
@@ -74,11 +77,12 @@ def run(
     from k3lab.files import check_writable
 
     model = options.mfma_model(mfma, backend, order)
-    sim = options.simulation(backend, described)
+    sim, cuda = options.simulation(backend, described), options.cuda(backend, described)
     if out is not None:
         check_writable(out.parent)
     case = options.make_case(launch, described)
-    made = backends.run(launch, case, backend=backend, order=order, mfma=model, device=device, sim=sim, dumps=dumps)
+    how: dict[str, Any] = {"order": order, "mfma": model, "device": device, "sim": sim, "dumps": dumps, **cuda}
+    made = backends.run(launch, case, backend=backend, **how)
     console = show.console()
     console.print(show.run_heading(made), soft_wrap=True)
     console.print(show.run_table(made))
@@ -100,10 +104,16 @@ def run(
 )
 @options.run_options
 @options.sim_options
+@options.cuda_options
 @click.option("--no-budget", is_flag=True, help="Leave out the error budget (most of the time).")
 @click.option("--no-spread", is_flag=True, help="Leave out the other MFMA models.")
 @click.option("--timeline", "timed", is_flag=True, help="Add where the kernel's time goes, and its own page.")
-@click.option("--against", type=Path, metavar="OLD.json", help="An older report.json: list what changed since.")
+@click.option(
+    "--against",
+    type=Path,
+    metavar="OLD.json",
+    help="An older report.json: say what changed since; by default the one in DIR/LAUNCH, if any.",
+)
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.pass_context
 def report(
@@ -126,11 +136,12 @@ def report(
     """
     jobs = options.report_jobs(launch, described)
     old = _older(against, launch)
-    sim = options.simulation(backend, described)
+    sim, cuda = options.simulation(backend, described), options.cuda(backend, described)
     one = launch != "all" or described["case_file"] is None
     expect(one, "--case", "one launch, as a case has the inputs of one", "all")
     kernel = backend in options.KERNELS
     expect(kernel or not timed, "--timeline", f"--backend {' or '.join(options.KERNELS)}", f"--backend {backend}")
+    from k3lab.analysis.changes import previous
     from k3lab.analysis.make import make_report, report_steps
     from k3lab.analysis.timeline import run_timeline
     from k3lab.cli import show
@@ -139,7 +150,7 @@ def report(
     check_writable(out)
     model = options.mfma_model(mfma)
     parts: dict[str, Any] = {"budget": not no_budget, "spread": not no_spread}
-    how: dict[str, Any] = {"mfma": model, "device": device, "backend": backend, "sim": sim}
+    how: dict[str, Any] = {"mfma": model, "device": device, "backend": backend, "sim": sim, **cuda}
     reports = {}
     for folder, name, variant in jobs:
         case = options.make_case(name, described, variant, for_all=launch == "all")
@@ -149,11 +160,10 @@ def report(
                 step("timeline")
             times = run_timeline(name, case, **how) if timed else None
             step("charts and page")
-            page = made.save(out / folder, against=old, timeline=times)
+            before = old or previous(out / folder, name)
+            page = made.save(out / folder, against=before, timeline=times)
         reports[folder] = made
-        click.echo("\n".join([*show.report_lines(folder, made), str(page)]))
-        if old is not None:
-            click.echo(f"{len(made.diff(old))} figures changed since {against}")
+        click.echo("\n".join([*show.report_lines(folder, made), *show.change_lines(made, before), str(page)]))
     if launch == "all":
         from k3lab.analysis.html import index
 
@@ -184,6 +194,7 @@ def _older(path: Path | None, launch: str) -> Report | None:
 )
 @click.option("--mfma", type=options.Choice(options.MFMA_MODELS), help="Model of the matrix instruction's additions.")
 @options.sim_options
+@options.cuda_options
 @click.pass_context
 def bisect(ctx: click.Context, launch: str, backend: str, mfma: str | None, **described: Any) -> None:
     """Run LAUNCH's stages one by one on exact inputs, and name the first whose kernel is not its twin.
@@ -192,10 +203,10 @@ def bisect(ctx: click.Context, launch: str, backend: str, mfma: str | None, **de
     """
     from k3lab.analysis import bisect as bisection
 
-    sim = options.simulation(backend, described)
+    sim, cuda = options.simulation(backend, described), options.cuda(backend, described)
     case = options.make_case(launch, described)
     with progress(launch, len(bisection.units(case))) as step:
-        made = bisection.bisect(launch, case, backend, options.mfma_model(mfma), sim, step)
+        made = bisection.bisect(launch, case, backend, options.mfma_model(mfma), sim, step, **cuda)
     click.echo(repr(made))
     if made.fault:
         ctx.exit(InternalFault.exit_code if made.fault.stopped else FAILED_BOUND)

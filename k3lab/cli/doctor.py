@@ -1,41 +1,149 @@
-"""What this machine has, and which backends work on it."""
+"""What this machine has, and which backends work on it: for its user, and as JSON for a bug report."""
 
 from __future__ import annotations
 
+import json
+import os
 import platform
+import re
 from collections.abc import Callable
-from importlib import metadata
+from contextlib import suppress
+from functools import cache
+from importlib import metadata, resources
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from k3lab import __version__
 
+VERSION = 1
 PACKAGES = {
     "torch": "torch",
     "numpy": "numpy",
     "matplotlib": "matplotlib",
     "safetensors": "safetensors",
+    "jsonschema": "jsonschema",
+    "jinja2": "jinja2",
+    "click": "click",
+    "rich": "rich",
     "flydsl": "flydsl",
+    "cuda": "cuda-bindings",
+    "nvidia": "nvidia-cuda-nvrtc",
     "aiter": "amd-aiter",
     "jupyterlab": "jupyterlab",
+    "ipywidgets": "ipywidgets",
 }
 """Module names and the distributions they come in."""
+SETTINGS = ("K3LAB_", "ROCM_", "CUDA_", "OMP_NUM_THREADS", "XDG_CACHE_HOME")
+"""How the environment variables begin that change what k3lab does."""
+PRIVATE = re.compile(r"(?<![\w.~-])(?:~|[A-Za-z]:)?[/\\][^\s'\"<>|;,()]+(?: [^\s'\"]*[/\\][^\s'\"]*)*")
+HIDDEN = "<path>"
 
 
-def examine() -> dict[str, Any]:
-    """Versions, GPU, launches and backends; imports neither flydsl nor aiter."""
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema of `k3lab doctor --json`."""
+    text = resources.files("k3lab.cli").joinpath("doctor.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def examine(paths: bool = False) -> dict[str, Any]:
+    """Versions, devices, launches, backends and caches; imports neither flydsl nor aiter.
+
+    Args:
+        paths: whether folders are named. Without, nothing here says who the user is: absolute paths, also those inside
+            sentences, are `<path>`, and of environment variables there are the names alone.
+    """
     from k3lab.launches import LAUNCHES
 
-    return {
+    facts: dict[str, Any] = {
+        "version": VERSION,
         "k3lab": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": _memory(),
         "packages": {name: version_of(name, distribution) for name, distribution in PACKAGES.items()},
         "gpu": _gpu_text(),
+        "devices": _devices(),
         "launches": list(LAUNCHES),
         "backends": backends(),
         "lowering": lowering(),
+        "caches": caches(),
+        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)},
     }
+    return facts if paths else {**hidden(facts), "settings": dict.fromkeys(facts["settings"], "set")}
+
+
+def hidden(value: Any) -> Any:
+    """`value` without the absolute paths in its texts."""
+    match value:
+        case str():
+            return PRIVATE.sub(HIDDEN, value)
+        case dict():
+            return {name: hidden(inner) for name, inner in value.items()}
+        case list():
+            return [hidden(inner) for inner in value]
+    return value
+
+
+def caches() -> list[dict[str, Any]]:
+    """Folders that k3lab keeps things in: what they are for, how full they are, whether they can be written."""
+    from k3lab.kernels.lowered import ARTEFACTS
+    from k3lab.lowering.store import CACHE, cache_dir
+
+    found = []
+    with suppress(RuntimeError):  # a user without a home has no cache
+        named = CACHE if os.environ.get(CACHE) else "the default"
+        found.append(_folder("lowered and compiled kernels", named, cache_dir()))
+    if folder := os.environ.get(ARTEFACTS):
+        found.append(_folder("kernels lowered elsewhere", ARTEFACTS, Path(folder)))
+    return found
+
+
+def _folder(about: str, named: str, folder: Path) -> dict[str, Any]:
+    from k3lab.errors import BadInput
+    from k3lab.files import check_writable
+
+    writable = True
+    try:
+        check_writable(folder)
+    except BadInput:
+        writable = False
+    sizes = [os.path.getsize(path) for path in _files(folder)]
+    return {
+        "about": about,
+        "named_by": named,
+        "folder": str(folder),
+        "writable": writable,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+    }
+
+
+def _files(folder: Path) -> list[str]:
+    """Files under `folder` that are still there; none where it cannot be read."""
+    found = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+    return [path for path in found if os.path.isfile(path)]
+
+
+def _memory() -> int | None:
+    """Bytes of main memory, where the system says."""
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _devices() -> list[dict[str, Any]]:
+    """Every GPU that torch can use."""
+    import torch
+
+    found = []
+    for place in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        held = torch.cuda.get_device_properties(place)
+        architecture = getattr(held, "gcnArchName", "") if torch.version.hip else f"sm_{held.major}{held.minor}"
+        found.append({"name": held.name, "architecture": architecture, "memory_bytes": held.total_memory})
+    return found
 
 
 def backends() -> list[dict[str, Any]]:

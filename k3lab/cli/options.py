@@ -28,6 +28,7 @@ DETECTORS = {"races": "races", "global": "global_races", "guards": "guards", "sc
 """Detectors of the simulator by their name here, with the option each sets."""
 ORDERS = ("kernel", "torch")
 MFMA_MODELS = ("fused", "sequential", "pairwise", "cdna3")
+BUILDS = ("exact", "fast")
 VALUES = ("normal", "outliers", "tiny", "huge", "ties", "constant", "adversarial", "specials")
 SPECIALS = ("zeros", "subnormals", "infinities", "nans", "extremes")
 
@@ -87,6 +88,16 @@ _SIM_OPTIONS = (
         help=f"Simulator: look for faults too; {', '.join(DETECTORS)}, with commas between.",
     ),
 )
+_CUDA_OPTIONS = (
+    click.option(
+        "--live",
+        metavar="LIST",
+        help="cuda: ranks that run, with commas between, beside words of the others that the twin says they send"
+        " (all, or where these do not fit, one a GPU).",
+    ),
+    click.option("--build", type=Choice(BUILDS), help="cuda: exact (the default), or fast, with tensor cores."),
+    click.option("--gpus", type=int, help="cuda: GPUs of this host that the ranks are spread over (1)."),
+)
 _CASE_FILE = click.option("--case", "case_file", type=Path, metavar="FILE", help="Inputs from `k3lab case make`.")
 
 
@@ -113,6 +124,29 @@ def run_options(command: Command) -> Command:
 def sim_options(command: Command) -> Command:
     """Add the options that say how to simulate."""
     return _with(command, _SIM_OPTIONS)
+
+
+def cuda_options(command: Command) -> Command:
+    """Add the options that say how to run on NVIDIA GPUs."""
+    return _with(command, _CUDA_OPTIONS)
+
+
+def cuda(backend: str, described: dict[str, Any]) -> dict[str, Any]:
+    """Takes cuda's options out of `described`: those that were given.
+
+    Raises:
+        BadInput: for any beside another backend, or a list of ranks that is none.
+    """
+    taken = {name: described.pop(name) for name in ("live", "build", "gpus") if name in described}
+    given: dict[str, Any] = {name: value for name, value in taken.items() if value is not None}
+    flags = ", ".join(f"--{name}" for name in given)
+    expect(not given or backend == "cuda", flags, "--backend cuda beside it", f"--backend {backend}")
+    if "live" in given:
+        words = given["live"].split(",")
+        fine = all(word.strip().isdecimal() for word in words)
+        expect(fine, "--live", "numbers of ranks with commas between, as in 0,1", repr(given["live"]))
+        given["live"] = [int(word) for word in words]
+    return given
 
 
 def simulation(backend: str, described: dict[str, Any]) -> Options | None:

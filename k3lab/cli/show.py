@@ -63,12 +63,19 @@ def run_heading(run: Run) -> str:
     """What ran, in a line."""
     from k3lab.analysis.compare import label
 
-    ranks = f", rank 0 of {len(run.ranks)}" if len(run.ranks) > 1 else ""
+    first = run.live[0] if run.live else 0
+    ranks = f", rank {first} of {len(run.ranks)}" if len(run.ranks) > 1 else ""
     return f"{run.launch.name} ({run.launch.published}): {label(run)}{ranks}; {run.case!r}"
 
 
 def measured(run: Run) -> str:
-    """How long it took, and where that was measured."""
+    """How long it took, and where that was measured; what of the ranks did not run, and why."""
+    if because := run.provenance.get("ranks", {}).get("because"):
+        return f"{_seconds(run)}\nnot all ranks run: {because}"
+    return _seconds(run)
+
+
+def _seconds(run: Run) -> str:
     if run.backend == "sim":
         return f"{run.seconds:.2f} s of wall time to simulate, measured on {run.provenance['device']}: not a GPU's time"
     return f"{run.seconds:.2f} s, measured on {run.provenance['device']}: the time of this backend, not of a GPU kernel"
@@ -104,6 +111,13 @@ def report_lines(folder: str, report: Report) -> list[str]:
     verdict = f"  {sentences.verdict(report)} {sentences.verdict_about(report)}".rstrip()
     lines.insert(1 if sentences.decisive(report) else len(lines), verdict)
     return lines
+
+
+def change_lines(report: Report, old: Report | None) -> list[str]:
+    """What changed since an older report, one line each; none without one."""
+    from k3lab.analysis.changes import changes
+
+    return [f"  {sentence}" for sentence in changes(report, old).sentences] if old is not None else []
 
 
 def budget_table(launch: str, budget: Budget) -> Table:

@@ -30,6 +30,7 @@ CEILINGS = ("mi355x", "h200")
 )
 @options.run_options
 @options.sim_options
+@options.cuda_options
 @click.option(
     "--ceilings",
     type=options.Choice(CEILINGS),
@@ -54,7 +55,7 @@ def timeline(
 
     Writes DIR/LAUNCH/: timeline.html, its pictures, trace.json for Perfetto, CSV and NPZ files, and timeline.json.
     """
-    sim = options.simulation(backend, described)
+    sim, cuda = options.simulation(backend, described), options.cuda(backend, described)
     case = options.make_case(launch, described)
     from k3lab.analysis.timeline import run_timeline
     from k3lab.cli import show
@@ -62,7 +63,8 @@ def timeline(
 
     old = _older(against, launch)
     check_writable(out)
-    how: dict[str, Any] = {"mfma": options.mfma_model(mfma), "device": device, "backend": backend, "sim": sim}
+    model = options.mfma_model(mfma)
+    how: dict[str, Any] = {"mfma": model, "device": device, "backend": backend, "sim": sim, **cuda}
     with progress(launch, 2) as step:
         step(f"kernel with stamps, {backend}")
         made = run_timeline(launch, case, **how)

@@ -124,7 +124,7 @@ def number_view(value: float, names: Sequence[str] = SHOWN) -> Html:
     says = "The marked row is what rounding to nearest, ties to even, gives; codes are sign, exponent, mantissa."
     view = joined(
         heading(repr(value), "and the values next to it"),
-        table(["format", "value", "code", "value − number", "in ulp", ""], rows, says, left=1),
+        table(["format", "value", "code", "value − number", "in ulp", ""], rows, says, notes=True),
     )
     near = [each for each in found if abs(each.nearest.value - value) <= FAR * each.ulp]
     if not near:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -13,9 +13,12 @@ from k3lab.analysis.charts import png
 from k3lab.analysis.palette import FAINT
 
 LINES = "line-height:1.4"
-"""Said everywhere, since the HTML widget's own style spaces lines as wide as buttons."""
-RIGHT = f"{LINES};text-align:right;font-variant-numeric:tabular-nums;font-family:monospace;padding:1px 8px"
-LEFT = f"{LINES};text-align:left;padding:1px 8px"
+"""Said everywhere: front ends have styles of their own for what stands in an output."""
+TABLE = "table-layout:auto;margin:4px 0"
+"""JupyterLab would make all columns of a table equally wide, and wrap what does not fit."""
+CELL = f"{LINES};white-space:nowrap;padding:1px 8px"
+RIGHT = f"{CELL};text-align:right;font-variant-numeric:tabular-nums;font-family:monospace"
+LEFT = f"{CELL};text-align:left"
 CAPTION = f"{LINES};text-align:left;caption-side:top;padding:4px 0;white-space:nowrap"
 
 
@@ -23,7 +26,7 @@ CAPTION = f"{LINES};text-align:left;caption-side:top;padding:4px 0;white-space:n
 class Html:
     """A view: `text` is HTML, which a notebook or a page shows as it is."""
 
-    text: Markup
+    text: Markup = field(repr=False)
 
     def _repr_html_(self) -> str:
         return str(self.text)
@@ -37,17 +40,26 @@ def joined(*parts: Html | Markup | str) -> Html:
     return Html(Markup("\n").join(part.text if isinstance(part, Html) else part for part in parts))
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]], caption: str = "", left: int = 1) -> Markup:
-    """A table whose first `left` columns are texts, the others figures; the caption says what to see."""
-    titles = Markup("").join(_cell("th", text, place < left) for place, text in enumerate(head))
+def table(
+    head: Sequence[object], rows: Iterable[Sequence[object]], caption: str = "", left: int = 1, notes: bool = False
+) -> Markup:
+    """A table whose first `left` columns are texts, the others figures; the caption says what to see.
+
+    Args:
+        notes: whether the last column holds texts, too.
+    """
+    texts = {*range(left), *([len(head) - 1] if notes else [])}
+    titles = Markup("").join(_cell("th", text, place in texts) for place, text in enumerate(head))
     body = Markup("").join(
-        Markup("<tr>{}</tr>").format(Markup("").join(_cell("td", text, place < left) for place, text in enumerate(row)))
+        Markup("<tr>{}</tr>").format(
+            Markup("").join(_cell("td", text, place in texts) for place, text in enumerate(row))
+        )
         for row in rows
     )
     return Markup(
-        '<table style="border-collapse:collapse"><caption style="{}">{}</caption>'
+        '<table style="border-collapse:collapse;{}"><caption style="{}">{}</caption>'
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table>"
-    ).format(CAPTION, caption, titles, body)
+    ).format(TABLE, CAPTION, caption, titles, body)
 
 
 def _cell(tag: str, text: object, left: bool) -> Markup:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from k3lab.analysis.sources import ROOT
 from k3lab.analysis.words import plural
 from k3lab.errors import BadInput, expect
-from k3lab.ui.html import CAPTION, LINES, Html, heading, joined, note
+from k3lab.ui.html import CAPTION, LINES, TABLE, Html, heading, joined, note
 
 if TYPE_CHECKING:
     from k3lab.sim.record.trace import Trace, TraceStep
@@ -87,7 +87,7 @@ def source_lines(step: TraceStep) -> Markup:
     place = Markup("<div><code>{}:{}</code></div>").format(name, step.loc.line)
     if path is None:
         return place
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     first = max(step.loc.line - AROUND, 1)
     texts = [
         Markup("<b>▶ {:4} {}</b>").format(number, text)
@@ -104,7 +104,7 @@ def source_file(file: str) -> tuple[Path | None, str]:
     """Where a source file is (None: not at hand), and its name from the package on: `k3lab/stages/gemv/kernel.py`."""
     _, found, tail = file.rpartition("/k3lab/")
     name = f"k3lab/{tail}" if found else Path(file).name
-    for path in (ROOT / name, Path(file)):
+    for path in (Path(file), ROOT / name):  # the file itself first: it may be another checkout's, changed
         if path.is_file():
             return path, name
     return None, name
@@ -123,8 +123,8 @@ def _lanes(name: str, value: Any, mask: npt.NDArray[np.bool_]) -> Markup:
     ]
     says = f"{name}, by lane (the row's first lane on the left); grey in brackets: the lane is off, its value garbage"
     return Markup(
-        "<table style='border-collapse:separate;border-spacing:2px'><caption style='{}'>{}</caption>{}</table>"
-    ).format(CAPTION, says, Markup("").join(rows))
+        "<table style='border-collapse:separate;border-spacing:2px;{}'><caption style='{}'>{}</caption>{}</table>"
+    ).format(TABLE, CAPTION, says, Markup("").join(rows))
 
 
 def _lane(lane: int, text: str, on: bool) -> Markup:

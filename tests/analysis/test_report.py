@@ -221,11 +221,13 @@ def test_a_full_disk_leaves_nothing_half_written(report: Report, tmp_path: Path,
     report.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(self: Path, text: str, encoding: str) -> int:
-        self.write_bytes(text.encode(encoding)[:100])
+    write = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        write(self, data[:100])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(BadInput, match="no space left on the disk"):
         replace(report, about="another").save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -32,6 +32,12 @@ def test_parts_stay_html():
     assert str(whole).count("text-align:right") == 2 and str(whole).count("<tr>") == 2
 
 
+def test_notes_are_texts_in_the_last_column():
+    for notes, figures in ((False, 2), (True, 1)):
+        row = str(table(["x", "y", ""], [["p", 1, "the nearest"]], notes=notes)).partition("<tbody>")[2]
+        assert row.count("text-align:right") == figures
+
+
 def test_a_picture_is_inside_the_page():
     text = str(picture(Figure(), "what to see"))
     data = text.split("base64,")[1].split('"')[0]

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="needs ipywidgets, of the notebooks extra")
 
+from IPython.core.interactiveshell import InteractiveShell
+
 import k3lab
 from k3lab.analysis.walk import Walk
 from k3lab.ui import widgets
@@ -125,24 +127,47 @@ def test_timeline_browser():
     assert figures() == str(timeline_view(timeline, "waits", 0, 3)) and "CTA 3 (gemv)" in figures()
 
 
-def test_a_page_without_widgets_shows_the_view():
+@pytest.fixture
+def outputs(monkeypatch):
+    """What is displayed, as a front end is told: (update or not, display id, content by kind)."""
+    told = []
+    publish = lambda data, metadata=None, *, transient=None, update=False, **how: told.append(  # noqa: E731
+        (update, (transient or {}).get("display_id"), data)
+    )
+    shell = InteractiveShell.instance()
+    monkeypatch.setattr(shell.display_pub, "publish", publish)
+    yield told
+    InteractiveShell.clear_instance()
+
+
+def test_widgets_and_view_are_two_outputs(outputs):
+    """The view is an output like any other: a page made of the notebook has it, with widgets or without."""
     control = widgets.FormatExplorer()
-    bundle = control._repr_mimebundle_()
-    data = bundle[0] if isinstance(bundle, tuple) else bundle
-    assert data["text/html"] == control.shown.value
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == control.box.model_id
+    control.number.value = "0.5"
+    assert outputs == []  # nothing is shown before it is displayed
+    control._ipython_display_()
+    (_, nothing, buttons), (update, name, view) = outputs
+    assert buttons["application/vnd.jupyter.widget-view+json"]["model_id"] == control.box.model_id
+    assert "need a running notebook" in buttons["text/html"] and buttons["text/plain"] == "FormatExplorer"
+    assert nothing is None and name and not update and view["text/html"] == control.shown.value
+    assert len(view["text/plain"]) < 20  # not the view's HTML once more
+
+    control.number.value = "2.5"
+    assert outputs[2][:2] == (True, name) and outputs[2][2]["text/html"] == str(control.view())
+    widgets.FormatExplorer()._ipython_display_()
+    assert outputs[-1][1] != name and len(outputs) == 5  # controls do not write into each other's view
 
 
 def test_every_control_says_what_it_does():
     """Each can be reached by keyboard, and names itself to a screen reader."""
     for control in (widgets.FormatExplorer(), widgets.LaneStepper(half_wave()), widgets.TimelineBrowser(chain())):
-        for row in control.box.children[:-1]:
+        for row in control.box.children:
             for widget in row.children:
                 assert widget.description and widget.tooltip and not widget.disabled
 
 
 def test_nothing_but_the_controls_needs_ipywidgets():
-    parts = "formats, formulas, lanes, owners, probes, stages, timelines"
+    parts = "formats, formulas, lanes, owners, probes, stages, style, timelines"
     code = (
         f"import sys, k3lab.cli; from k3lab.ui import {parts}; assert not {{'ipywidgets', 'flydsl'}} & set(sys.modules)"
     )

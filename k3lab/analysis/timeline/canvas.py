@@ -4,14 +4,13 @@ and pages, without anything from outside."""
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
-from k3lab.analysis.html import template
+from k3lab.analysis.html import in_script, template
 from k3lab.analysis.timeline import colours
 from k3lab.analysis.timeline.handoffs import last_waits
 from k3lab.analysis.timeline.intervals import Timeline
@@ -20,8 +19,13 @@ from k3lab.analysis.timeline.path import critical_path
 HEIGHT = 560
 
 
-def fragment(timeline: Timeline, height: int = HEIGHT) -> str:
-    """A `<div>` with its style, data and script; several may stand in one page."""
+def fragment(timeline: Timeline, height: int = HEIGHT, picture: str = "") -> str:
+    """A `<div>` with its style, data and script; several may stand in one page.
+
+    Args:
+        picture: a PNG in base64, shown where no script runs and on paper.
+    """
+    first, rest = _groups(timeline)
     return template(
         "timeline_canvas.html.j2",
         id=f"k3tl{uuid4().hex[:8]}",
@@ -32,7 +36,10 @@ def fragment(timeline: Timeline, height: int = HEIGHT) -> str:
         path=timeline.waits is not None,
         path_colour=colours.PATH,
         height=height,
-        data=_in_script(data(timeline)),
+        picture=picture,
+        na_text=first,
+        rest_text=rest,
+        data=in_script(data(timeline)),
     )
 
 
@@ -71,6 +78,12 @@ def data(timeline: Timeline) -> dict[str, Any]:
     }
 
 
+def _groups(timeline: Timeline) -> tuple[str, str]:
+    """What the two parts of a rank's CTAs are called."""
+    last, end = timeline.na - 1, timeline.blocks - 1
+    return f"0 to {last}: one a slice of the hidden row", f"{timeline.na} to {end}: the others"
+
+
 def _path(timeline: Timeline) -> list[dict[str, Any]]:
     if timeline.waits is None:
         return []
@@ -92,8 +105,3 @@ def _row(timeline: Timeline, table: npt.NDArray[Any], prefix: str = "") -> npt.N
 
 def _packed(values: npt.NDArray[Any], kind: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values, kind).tobytes()).decode("ascii")
-
-
-def _in_script(value: dict[str, Any]) -> str:
-    """JSON text that cannot end the script element it stands in."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")

@@ -192,7 +192,7 @@ class Timeline:
         if self.clock.kind == "modelled":
             found.append("Times are modelled by the simulator, not measured on a GPU.")
         elif self.ranks > 1:
-            found.append("Each GPU's times are on its own clock.")
+            found.append(self.provenance.get("clocks", {}).get("said", "Each GPU's times are on its own clock."))
         return found
 
     @property

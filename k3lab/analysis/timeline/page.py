@@ -18,7 +18,7 @@ from k3lab.analysis.timeline.roofline import Ceilings, ceilings_of, stage_loads
 from k3lab.analysis.timeline.sentences import path_sentences, summary
 from k3lab.analysis.timeline.stages import durations
 from k3lab.analysis.timeline.waits import wait_matrix
-from k3lab.files import write_bytes, write_text
+from k3lab.files import write_together
 
 
 def pictures(timeline: Timeline, device: Ceilings) -> dict[str, Callable[[], Figure]]:
@@ -44,17 +44,39 @@ def save(timeline: Timeline, folder: str | Path, against: Timeline | None = None
     Raises:
         BadInput: when the folder cannot be written, or the older timeline is of another launch.
     """
-    folder, device = Path(folder), ceilings_of(ceilings)
+    return write_together(folder, contents(timeline, against, ceilings)) / "timeline.html"
+
+
+def contents(timeline: Timeline, against: Timeline | None = None, ceilings: str = "mi355x") -> dict[str, str | bytes]:
+    """By file name, everything that `save` writes.
+
+    Raises:
+        BadInput: when the older timeline is of another launch.
+    """
+    device = ceilings_of(ceilings)
     changes = None if against is None else store.changes(against, timeline)
     drawn = {name: png(draw()) for name, draw in pictures(timeline, device).items()}
-    write_text(folder / "timeline.json", store.to_json(timeline))
-    write_text(folder / "trace.json", exports.chrome_trace(timeline))
-    write_text(folder / "intervals.csv", exports.intervals_csv(timeline))
-    write_text(folder / "waits.csv", exports.waits_csv(timeline))
-    write_bytes(folder / "timeline.npz", exports.npz(timeline))
-    for name, data in drawn.items():
-        write_bytes(folder / f"{name}.png", data)
-    return write_text(folder / "timeline.html", _page(timeline, drawn, device, changes))
+    return {
+        "timeline.json": store.to_json(timeline),
+        "trace.json": exports.chrome_trace(timeline),
+        "intervals.csv": exports.intervals_csv(timeline),
+        "waits.csv": exports.waits_csv(timeline),
+        "timeline.npz": exports.npz(timeline),
+        **{f"{name}.png": data for name, data in drawn.items()},
+        "timeline.html": _page(timeline, drawn, device, changes),
+    }
+
+
+def render(timeline: Timeline, against: Timeline | None = None, ceilings: str = "mi355x") -> str:
+    """The page as text, as `save` writes it.
+
+    Raises:
+        BadInput: when the older timeline is of another launch.
+    """
+    device = ceilings_of(ceilings)
+    changes = None if against is None else store.changes(against, timeline)
+    drawn = {name: png(draw()) for name, draw in pictures(timeline, device).items()}
+    return _page(timeline, drawn, device, changes)
 
 
 def _page(
@@ -62,13 +84,14 @@ def _page(
 ) -> str:
     view = _view(timeline, device)
     images = {name: base64.b64encode(data).decode("ascii") for name, data in drawn.items()}
-    return template("timeline.html.j2", canvas=canvas.fragment(timeline), images=images, changes=changes, **view)
+    drawing = canvas.fragment(timeline, picture=images["timeline"])
+    return template("timeline.html.j2", canvas=drawing, images=images, changes=changes, **view)
 
 
 def section(timeline: Timeline) -> dict[str, Any]:
-    """What the timeline section of an error report shows: one picture and the answer in words."""
+    """What the timeline section of an error report shows: every CTA, and the answer in words."""
     data = base64.b64encode(png(views.all_ctas(timeline))).decode("ascii")
-    return {"image": data, "summary": summary(timeline), "notes": timeline.notes, "rows": durations(timeline)}
+    return {"canvas": canvas.fragment(timeline, picture=data), "summary": summary(timeline), "notes": timeline.notes}
 
 
 def _view(timeline: Timeline, device: Ceilings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -17,11 +17,13 @@ from k3lab.analysis.timeline.intervals import BARRIER, WAIT, Clock, Table, Timel
 from k3lab.analysis.timeline.stages import durations
 from k3lab.analysis.timeline.traffic import Traffic
 from k3lab.analysis.timeline.waits import wait_matrix
-from k3lab.errors import expect
+from k3lab.errors import BadInput, expect
 from k3lab.files import parse_document, read_text
 from k3lab.launches.stamps import StampPoint
 
 VERSION = 1
+RATES = (1.0, 1e15)
+"""Counts in a second that a device's clock may have."""
 
 
 @cache
@@ -57,10 +59,27 @@ def from_json(text: str, where: str = "timeline") -> Timeline:
     """The timeline `to_json` wrote.
 
     Raises:
-        BadInput: when the text is no JSON, of another version, or not what the schema asks for.
+        BadInput: when the text is no JSON, of another version, not what the schema asks for, or at odds with itself.
     """
     data = parse_document(text, schema(), "timeline", VERSION, where)
-    stamps = np.array([[[t or 0 for t in row] for row in rank] for rank in data["stamps"]], np.int64)
+    try:
+        made = _timeline(data)
+        _check_points(made)
+        _check_clock(made)
+        _check_table(made, "waits", made.waits, ("", "from_"))
+        _check_table(made, "barriers", made.barriers, ("",))
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+    return made
+
+
+def _timeline(data: Mapping[str, Any]) -> Timeline:
+    """What a document that fits the schema says."""
+    widths = {len(row) for rank in data["stamps"] for row in rank}
+    heights = {len(rank) for rank in data["stamps"]}
+    even = heights != {0} and len(heights) == 1 and widths == {len(data["points"])}
+    expect(even, "stamps", f"as many CTAs on every rank, each with {len(data['points'])} points", "other rows")
+    stamps = np.array([[[int(t or 0) for t in row] for row in rank] for rank in data["stamps"]], np.int64)
     return Timeline(
         launch=data["launch"],
         published=data["published"],
@@ -68,10 +87,10 @@ def from_json(text: str, where: str = "timeline") -> Timeline:
         clock=Clock(**data["clock"]),
         points=tuple(StampPoint(**point) for point in data["points"]),
         stamps=stamps,
-        na=data["na"],
+        na=int(data["na"]),
         regions=tuple(data["regions"]),
-        waits=_table(data["waits"], WAIT),
-        barriers=_table(data["barriers"], BARRIER),
+        waits=_table(data["waits"], WAIT, "waits"),
+        barriers=_table(data["barriers"], BARRIER, "barriers"),
         traffic=None if data["traffic"] is None else Traffic.from_dict(data["traffic"]),
         provenance=data["provenance"],
     )
@@ -81,15 +100,48 @@ def _columns(table: Table | None) -> dict[str, list[Any]] | None:
     return None if table is None else {name: table[name].tolist() for name in table.dtype.names or ()}
 
 
-def _table(columns: dict[str, list[Any]] | None, kind: np.dtype[Any]) -> Table | None:
+def _table(columns: dict[str, list[Any]] | None, kind: np.dtype[Any], what: str) -> Table | None:
     if columns is None:
         return None
     lengths = {len(column) for column in columns.values()}
-    expect(len(lengths) == 1, "timeline", "columns of one length", sorted(lengths))
+    expect(len(lengths) == 1, what, "columns of one length", sorted(lengths))
     made = np.empty(lengths.pop(), kind)
     for name in kind.names or ():
-        made[name] = columns[name]
+        try:
+            made[name] = columns[name]
+        except OverflowError:
+            raise BadInput(f"{what}: {name}: expected numbers that {kind[name]} holds, got larger ones.") from None
     return made
+
+
+def _check_points(timeline: Timeline) -> None:
+    """Refuse points that cannot be told apart, or that come before one there is not."""
+    names = [point.name for point in timeline.points]
+    expect(len(set(names)) == len(names), "points", "names that differ", names)
+    for number, point in enumerate(timeline.points):
+        known = not point.before or (point.before in names and point.before != point.name)
+        expect(known, f"points: before of {point.name!r}", "another point's name", repr(point.before))
+        earlier = not point.before or names.index(point.before) < number
+        expect(earlier, f"points: before of {point.name!r}", "a point declared earlier", repr(point.before))
+
+
+def _check_clock(timeline: Timeline) -> None:
+    low, high = RATES
+    rate = timeline.clock.rate
+    expect(low <= rate <= high, "clock: rate", f"{low:.0f} .. {high:.0e} a second", rate)
+
+
+def _check_table(timeline: Timeline, what: str, table: Table | None, who: Sequence[str]) -> None:
+    """Refuse rows of CTAs or regions that the timeline does not have; nobody is the producer of some waits (-1)."""
+    if table is None:
+        return
+    sizes = {"rank": timeline.ranks, "cta": timeline.blocks}
+    bounds = {f"{side}{name}": (-1 if side else 0, size) for side in who for name, size in sizes.items()}
+    if "region" in (table.dtype.names or ()):
+        bounds["region"] = 0, len(timeline.regions)
+    for name, (low, size) in bounds.items():
+        bad = table[name][(table[name] < low) | (table[name] >= size)]
+        expect(not len(bad), f"{what}: {name}", f"{low} .. {size - 1}", int(bad[0]) if len(bad) else None)
 
 
 def load(path: str | Path) -> Timeline:

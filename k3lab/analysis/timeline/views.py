@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from k3lab.analysis.charts import WIDTH
-from k3lab.analysis.palette import FAINT, INK
+from k3lab.analysis.palette import FAINT, INK, SOFT
 from k3lab.analysis.timeline import colours
 from k3lab.analysis.timeline.handoffs import last_waits
 from k3lab.analysis.timeline.intervals import Timeline
@@ -65,7 +65,7 @@ def stage_durations(timeline: Timeline) -> Figure:
         middle = float(np.median(values))
         axes.plot([middle], [place], "o", color=colour[point.stage], markeredgecolor=INK, zorder=3)
         axes.annotate(
-            f"{middle:.2f} µs, {len(values)} CTAs",
+            f"{_short(middle)}, {len(values)} CTA{'' if len(values) == 1 else 's'}",
             (max(values), place),
             (6, 0),
             textcoords="offset points",
@@ -75,7 +75,8 @@ def stage_durations(timeline: Timeline) -> Figure:
     axes.set_yticks(range(1, len(points) + 1), [_point_label(point.stage, point.name) for point in points])
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlim(right=max(float(values.max()) for values in data) * 4)
+    low, high = (pick(float(pick(values)) for values in data) for pick in (min, max))
+    axes.set_xlim(right=high * max(4.0, (high / low) ** 0.3))  # room for the longest bar's text, a quarter of the axis
     axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     axes.set_xlabel(f"µs from the CTA's point before ({timeline.clock.kind}, log axis); waits included; text: median")
     axes.grid(axis="x", alpha=0.25)
@@ -100,7 +101,7 @@ def wait_map(timeline: Timeline) -> Figure:
     size = 8 if len(regions) <= 6 else 6.8
     for row in rows:
         place = (regions.index(row.region), stages.index(row.stage))
-        ink = FAINT if not row.longest else "white" if norm(row.longest) > DARK else INK
+        ink = SOFT if not row.longest else "white" if norm(row.longest) > DARK else INK
         axes.text(*place, _cell(timeline, row), ha="center", va="center", fontsize=size, color=ink)
     axes.grid(False)
     axes.set_xticks(range(len(regions)), regions)
@@ -144,6 +145,10 @@ def step_text(timeline: Timeline, part: Segment) -> str:
     name = _point_label(part.stage, part.point) if part.kind == "work" else "not started"
     name = name if part.point else part.stage
     return f"{name} ({_who(part.rank, part.cta, several)})"
+
+
+def _short(us: float) -> str:
+    return f"{us:.2f} µs" if us >= 0.005 else "< 0.01 µs"
 
 
 def _who(rank: int, cta: int, several: bool) -> str:
@@ -226,7 +231,6 @@ def roofline(timeline: Timeline, device: Ceilings) -> Figure:
 
 
 def _roof(axes: Axes, timeline: Timeline, device: Ceilings, rows: list[StageLoad]) -> None:
-    colour = colours.by_stage(timeline.stages)
     products = [row for row in rows if row.intensity and row.span]
     ridge = device.bf16 / device.memory
     xs = np.geomspace(min([0.3, *(row.intensity / 2 for row in products if row.intensity)]), ridge * 8, 200)
@@ -237,7 +241,9 @@ def _roof(axes: Axes, timeline: Timeline, device: Ceilings, rows: list[StageLoad
     for row in products:
         assert row.intensity is not None and row.span is not None
         rate = row.operations / row.span / 1e6
-        axes.scatter([row.intensity], [rate], color=colour.get(row.stage, FAINT), edgecolor=INK, zorder=3, s=50)
+        axes.scatter(
+            [row.intensity], [rate], color=colours.of_stage(row.stage, timeline.stages), edgecolor=INK, zorder=3, s=50
+        )
         axes.annotate(row.stage, (row.intensity, rate), (7, -3), textcoords="offset points", fontsize=9)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -248,12 +254,11 @@ def _roof(axes: Axes, timeline: Timeline, device: Ceilings, rows: list[StageLoad
 
 
 def _least_times(axes: Axes, timeline: Timeline, device: Ceilings, rows: list[StageLoad]) -> None:
-    colour = colours.by_stage(timeline.stages)
     for place, row in enumerate(rows):
         least = max(row.memory_time, row.matrix_time)
         if row.span:
             axes.barh(place, row.span, height=0.62, color="none", edgecolor=FAINT)
-        axes.barh(place, least, height=0.62, color=colour.get(row.stage, FAINT))
+        axes.barh(place, least, height=0.62, color=colours.of_stage(row.stage, timeline.stages))
         spent = f" of {row.span:.1f} µs" if row.span else ""
         text = f"{size_text(row.weights)}: at least {least:.2f}{spent}"
         where = (max(least, row.span or 0), place)

@@ -34,7 +34,7 @@ class StageStepper(Control):
         expect(walks, "stage stepper", "at least one walk", "none")
         self.walks = {walk.launch.name: walk for walk in walks}
         self.launch = dropdown(list(self.walks), "launch", "whose stages to step through")
-        self.stage = dropdown(stages_of(self.walk), "stage", "the stages in order; arrow keys step")
+        self.stage = dropdown(stages_of(self.walk), "stage", "the stages in order")
         self.rank = dropdown(self._ranks(), "rank", "whose tensors")
         self.token = slider(self.walk.case.key.tokens - 1, "token", "row of the step")
         self.cta = dropdown(self._ctas(), "CTA", "show only what this CTA writes")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from k3lab.analysis.timeline import canvas, critical_path, page, views
 from k3lab.analysis.timeline.roofline import DEVICES
@@ -78,6 +79,20 @@ def test_rows_count_on_from_rank_to_rank():
     assert 'class="rank"' in canvas.fragment(made) and 'class="rank"' not in canvas.fragment(chain())
 
 
+def test_the_groups_of_ctas_that_can_be_picked_have_names():
+    text = canvas.fragment(chain())
+    assert ">0 to 1: one a slice of the hidden row</option>" in text and ">2 to 3: the others</option>" in text
+    assert "on the critical path</option>" in text
+    assert "on the critical path</option>" not in canvas.fragment(
+        replace(chain(clock=TICKS), waits=None, barriers=None)
+    )
+
+
+def test_a_still_picture_only_where_one_is_given():
+    assert 'src="data:image/png;base64,QUJD"' in canvas.fragment(chain(), picture="QUJD")
+    assert "<img" not in canvas.fragment(chain())
+
+
 def test_two_canvases_do_not_meet_in_one_notebook():
     ids = [re.search(r'id="(k3tl\w+)"', chain()._repr_html_())[1] for _ in range(2)]
     assert ids[0] != ids[1]
@@ -88,7 +103,7 @@ def test_text_is_escaped(tmp_path):
     evil = replace(chain(), published=EVIL, case=EVIL, regions=(EVIL, "</script>"))
     text = evil.save(tmp_path).read_text()
     assert "<script>alert" not in text
-    assert text.count("</script>") == 2  # the data's and the code's
+    assert text.count("</script>") == 3  # the data's, the code's, and that of the tables that follow the filter
     assert data_of(text)["regions"] == [EVIL, "</script>"]
 
 
@@ -97,6 +112,16 @@ def test_the_page_lists_what_changed(tmp_path):
     text = Page(chain(slow=1000).save(tmp_path, against=chain()).read_text()).text
     assert "Changes since the older timeline" in text and "gemv waits for XRDY" in text
     assert "Every time is the same." in Page(chain().save(tmp_path, against=chain()).read_text()).text
+
+
+@pytest.mark.parametrize("slow", [0, 10**9])
+def test_the_longest_bar_leaves_room_for_its_text(slow: int):
+    figure = views.stage_durations(chain(slow))
+    drawn = FigureCanvasAgg(figure)
+    drawn.draw()
+    axes = figure.axes[0]
+    ends = [text.get_window_extent(drawn.get_renderer()).x1 for text in axes.texts]
+    assert len(ends) == len(axes.get_yticklabels()) and max(ends) <= axes.get_window_extent().x1
 
 
 def test_a_picture_draws_what_the_timeline_holds():

@@ -1,0 +1,82 @@
+"""What `cuda_ranks` runs, as plain data: launches of several ranks on several GPUs, each an item of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.cuda_items import FULL, GPU_BLOCKS, Item, Maker
+from k3lab.backends.cuda.ranks.plan import Plan
+from k3lab.geometry import Geometry
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "one-shot": {"shots": "one"},
+    "two-shot": {"shots": "two"},
+    "one-shot sentinel": {"shots": "one", "sentinel": True},
+    "two-shot sentinel": {"shots": "two", "sentinel": True},
+}
+EQUAL, STEPS, KILLED, TIMED, STAMPED = "ranks-equal", "ranks-steps", "ranks-killed", "ranks-timed", "ranks-stamped"
+MORE_THAN_TWO = 8
+"""Ranks of which one a GPU runs, beside words of the others that the twin says they send."""
+
+
+def items() -> list[Item]:
+    """Every item, test size first."""
+    made = Maker()
+    _mini(made)
+    _full(made)
+    return made.items
+
+
+def plan_of(item: Item, gpus: int, fast: bool = False) -> Plan:
+    """Who runs where: all ranks, of eight one a GPU."""
+    ranks = item.options["ranks"]
+    live = range(min(gpus, ranks)) if ranks >= MORE_THAN_TWO else range(ranks)
+    return Plan(ranks, tuple(live), min(gpus, ranks), fast)
+
+
+def is_fast(item: Item) -> bool:
+    """Whether it is the fast build that runs."""
+    return "fast" in item.name
+
+
+def _mini(made: Maker) -> None:
+    mini, some = Geometry.mini(), {"tokens": 3, "nblocks": 1}
+    for ranks in (2, 4, 8):
+        for name, variant in VARIANTS.items():
+            made.add(f"k2a mini {name}, {ranks} ranks", EQUAL, "k2a", mini, ranks=ranks, **some, **variant)
+        made.add(f"m1a mini, {ranks} ranks", EQUAL, "m1a", mini, ranks=ranks, **some)
+    for name in ("one-shot", "two-shot sentinel"):
+        made.add(f"k2a mini {name}, steps", STEPS, "k2a", mini, ranks=2, **some, **VARIANTS[name])
+        bounded = {"bounded": True, **some, **VARIANTS[name]}
+        made.add(f"k2a mini {name}, killed", KILLED, "k2a", mini, ranks=2, **bounded)
+    made.add("k2a mini two-shot, 4 ranks, steps", STEPS, "k2a", mini, ranks=4, **some, **VARIANTS["two-shot"])
+    made.add("k2a mini two-shot, 8 ranks, steps", STEPS, "k2a", mini, ranks=8, **some, **VARIANTS["two-shot"])
+    made.add("m1a mini, steps", STEPS, "m1a", mini, ranks=2, **some)
+    made.add("m1a mini, killed", KILLED, "m1a", mini, ranks=2, bounded=True, **some)
+    made.add("k2a mini, killed without bounds", KILLED, "k2a", mini, ranks=2, **some)
+
+
+def _full(made: Maker) -> None:
+    some: dict[str, Any] = {"nblocks": 4, **FULL}
+    two = replace(Geometry.k3(2), blocks=GPU_BLOCKS)
+    four = replace(Geometry.k3(4), blocks=GPU_BLOCKS // 2)
+    eight = Geometry.k3()
+    for name, variant in VARIANTS.items():
+        tokens = 4 if name.startswith("one") else 16
+        for geometry, ranks in ((two, 2), (four, 4), (eight, 8)):
+            more = {"tokens": tokens, "ranks": ranks, **some, **variant}
+            made.add(f"k2a full S{tokens} {name}, {ranks} ranks", EQUAL, "k2a", geometry, **more)
+    for ranks in (2, 8):
+        made.add(f"m1a full S4, {ranks} ranks", EQUAL, "m1a", eight, tokens=4, ranks=ranks, **some)
+    for name in ("one-shot", "two-shot sentinel"):
+        more = {"tokens": 4, "ranks": 2, **some, **VARIANTS[name]}
+        made.add(f"k2a full S4 {name}, fast, steps", STEPS, "k2a", two, **more)
+    made.add("m1a full S4, fast, steps", STEPS, "m1a", eight, tokens=4, ranks=2, **some)
+    for tokens in (1, 4, 8, 16):
+        made.add(f"k2a full S{tokens}, fast, timed", TIMED, "k2a", two, tokens=tokens, ranks=2, **some)
+    made.add("k2a full S4 sentinel, fast, timed", TIMED, "k2a", two, tokens=4, ranks=2, sentinel=True, **some)
+    made.add("m1a full S4, fast, timed", TIMED, "m1a", eight, tokens=4, ranks=2, **some)
+    for launch, geometry in (("k2a", two), ("m1a", eight)):
+        more = {"tokens": 4, "ranks": 2, "timeline": True, **some}
+        made.add(f"{launch} full S4, fast, stamped", STAMPED, launch, geometry, **more)

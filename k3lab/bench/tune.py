@@ -1,0 +1,186 @@
+"""Knobs chosen for a device by a small measured search; no result depends on a knob, only the time.
+
+Every candidate needs a lowering of its own, which needs FlyDSL. A GPU machine without it searches what was lowered
+elsewhere (`lower`), and lists what it could not try.
+
+There is no knob for registers: a thread may have what one or two workgroups a multiprocessor leave it, so BLOCKS
+chooses that too (64 registers where a multiprocessor holds two workgroups of 512 threads, 128 where it holds one).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from k3lab.backends import cuda
+from k3lab.backends.cuda import compiler
+from k3lab.bench.result import Tried, Tuning
+from k3lab.errors import BackendUnavailable, K3LabError
+from k3lab.geometry import KCH, WAVES
+from k3lab.kernels.lowered import keep, lowered, sources
+from k3lab.launches import Launch, LaunchKey
+from k3lab.lowering import store
+
+Knobs = dict[str, Any]
+
+UNITS = 132
+"""Multiprocessors of an H200, which candidates are listed for where no GPU is at hand."""
+DEFAULT_BLOCKS = 256
+"""Of all ranks: those of MI355X, two workgroups on most multiprocessors of an H200."""
+DEFAULT_TILE = 4
+"""Token rows in shared memory at once with which full-size launches fit two workgroups on a multiprocessor."""
+TILES = (4, 8, 16)
+"""A tile with fewer rows than the tokens reads the weights again for each; fewer than 4 rows fit anyway, and more than
+4 leave room for one workgroup a multiprocessor only."""
+PREFETCH = (1, 2)
+"""Rounds of weights in flight ahead: more than registers hold are spilled."""
+TOGETHER = ("blocks", "token_tile")
+"""Knobs that a search chooses first, and together: both say what fits a multiprocessor."""
+
+
+def default_key(key: LaunchKey) -> LaunchKey:
+    """`key` with the token tile and the depth of prefetch that let it fit a GPU, where it names none."""
+    tile, depth = key.token_tile or min(DEFAULT_TILE, key.tokens), key.prefetch or PREFETCH[0]
+    return replace(key, token_tile=tile, prefetch=depth)
+
+
+def candidates(key: LaunchKey, units: int = UNITS) -> list[Knobs]:
+    """Every choice of knobs that a search may try on a GPU of `units` multiprocessors, the default's first.
+
+    BLOCKS (of a rank): all ranks' together one a multiprocessor, a GEMV workgroup on each and attention ones beside, or
+    256; token tile: up to the tokens, and the most rows with one workgroup a multiprocessor only; prefetch: fewer
+    rounds than there are; and K1's local gate.
+    """
+    ranks, rounds = key.rank_count, _rounds(key)
+    shapes = [(DEFAULT_BLOCKS // ranks, DEFAULT_TILE), ((units + ranks * key.geometry.na) // ranks, DEFAULT_TILE)]
+    shapes += [(units // ranks, tile) for tile in TILES if tile == DEFAULT_TILE or tile < 2 * key.tokens]
+    gates: tuple[bool, ...] = (False, True) if _has_gate(key) else (False,)
+    made = [
+        {"blocks": b, "token_tile": tile, "prefetch": depth, **({"gate_local": gate} if _has_gate(key) else {})}
+        for b, tile in sorted({(b, min(tile, key.tokens)) for b, tile in shapes})
+        if b > key.geometry.na
+        for depth in PREFETCH
+        if depth < rounds
+        for gate in gates
+    ]
+    first = knobs_of(default_key(key))
+    return [first, *(knobs for knobs in made if knobs != first)]
+
+
+def knobs_of(key: LaunchKey) -> Knobs:
+    """The knobs of a key."""
+    made: Knobs = {"blocks": key.geometry.blocks, "token_tile": key.token_tile, "prefetch": key.prefetch}
+    return {**made, "gate_local": key.gate_local} if _has_gate(key) else made
+
+
+def with_knobs(key: LaunchKey, knobs: Mapping[str, Any]) -> LaunchKey:
+    """`key` with other knobs.
+
+    Raises:
+        BadInput: for a knob out of range.
+    """
+    rest = {name: value for name, value in knobs.items() if name != "blocks"}
+    return replace(key, geometry=replace(key.geometry, blocks=knobs["blocks"]), **rest)
+
+
+def _has_gate(key: LaunchKey) -> bool:
+    return hasattr(key, "kda0")  # the launch whose declaration has the local gate as a knob
+
+
+def _rounds(key: LaunchKey) -> int:
+    """Rounds of the launch's longest product: chunks of K a wave."""
+    k = key.geometry.proj if hasattr(key, "shots") else key.geometry.hidden
+    return -(-(k // KCH) // WAVES)
+
+
+def search(listed: Iterable[Knobs], seconds: Callable[[Knobs], float]) -> Tuning:
+    """The quickest knobs: first BLOCKS and token tile together, then each other knob, from the best so far.
+
+    Args:
+        listed: candidates, the default's first.
+        seconds: measures one; what it raises as a K3LabError is noted, and that candidate passed over.
+
+    Raises:
+        BackendUnavailable: when none could be measured.
+    """
+    every = list(listed)
+    best, tried = every[0], dict[str, Tried]()
+    for free in (TOGETHER, ("prefetch",), ("gate_local",)):
+        for knobs in every:
+            fits = all(knobs[name] == best[name] for name in best if name not in free)
+            if fits and _name(knobs) not in tried:
+                tried[_name(knobs)] = _tried(knobs, seconds)
+        known = [found for found in tried.values() if found.median is not None]
+        if known:
+            best = dict(min(known, key=lambda found: found.median or 0.0).knobs)
+    if all(found.median is None for found in tried.values()):
+        raise BackendUnavailable(f"tuning: expected one build that runs, got none: {next(iter(tried.values())).why}")
+    return Tuning(best, tuple(tried.values()))
+
+
+def _tried(knobs: Knobs, seconds: Callable[[Knobs], float]) -> Tried:
+    try:
+        return Tried(knobs, seconds(knobs))
+    except K3LabError as error:
+        return Tried(knobs, None, str(error))
+
+
+def _name(knobs: Mapping[str, Any]) -> str:
+    return json.dumps(dict(knobs), sort_keys=True)
+
+
+def tuned(launch: Launch, key: LaunchKey, where: Mapping[str, Any], seconds: Callable[[LaunchKey], float]) -> Tuning:
+    """A search's outcome, from the user's cache where this device, driver, toolchain and code have had one.
+
+    Args:
+        where: the device, as a clock describes it.
+        seconds: measures a build.
+
+    Raises:
+        BackendUnavailable: when no candidate could be measured.
+    """
+    listed = candidates(key, where["units"])
+    there = [knobs for knobs in listed if available(launch, with_knobs(key, knobs))]
+    parts = [launch.name, json.dumps(key.to_dict(), sort_keys=True), json.dumps(there)]
+    parts += [where["name"], where["driver"], where["versions"]["nvrtc"], sources(), translation()]
+    fresh: list[Tuning] = []
+
+    def measure() -> bytes:
+        fresh.append(search(listed, lambda knobs: seconds(with_knobs(key, knobs))))
+        return json.dumps(asdict(fresh[0])).encode()
+
+    found = json.loads(store.cached("tune", parts, measure))
+    return Tuning(found["knobs"], tuple(Tried(**tried) for tried in found["tried"]), not fresh)
+
+
+def available(launch: Launch, key: LaunchKey) -> bool:
+    """Whether the build's lowered module is to be had here: kept, cached, or made now."""
+    try:
+        lowered(launch, key)
+    except K3LabError:
+        return False
+    return True
+
+
+def translation() -> str:
+    """The hash of what makes CUDA C++ of a lowered module, and binaries of that."""
+    assert cuda.__file__
+    root = Path(cuda.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".cuh", ".hpp"))
+    texts = (part for path in files for part in (str(path.relative_to(root)), path.read_text(encoding="utf-8")))
+    return store.digest(*texts, *compiler.FLAGS)
+
+
+def lower(folder: Path, launch: Launch, key: LaunchKey, tune: bool, units: int = UNITS) -> Iterator[Path]:
+    """Write the modules that a GPU machine without FlyDSL needs: the default's, and with `tune` every candidate's.
+
+    Raises:
+        BackendUnavailable: without flydsl.
+        BadInput: when the folder cannot be written.
+    """
+    listed = candidates(key, units)
+    for knobs in listed if tune else listed[:1]:
+        yield keep(folder, launch, with_knobs(key, knobs))
