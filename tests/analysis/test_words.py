@@ -130,6 +130,12 @@ def test_without_a_budget_the_outputs_answer_without_sources(report: Report):
     assert not any(answer.sources for answer in answers)
 
 
+def test_an_answer_says_what_its_error_is_measured_against(report: Report):
+    """Not the run that the title names beside it: another twin, or a kernel's."""
+    errors = [answer.error for answer in sentences.answers(report)]
+    assert errors and all(error.startswith("rms error against the oracle ") for error in errors)
+
+
 def test_ordering_is_reported_not_judged(report: Report):
     assert sentences.ordering_only(report)
     assert "reported, not judged" in sentences.difference(report)
