@@ -16,6 +16,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "two-shot sentinel": {"shots": "two", "sentinel": True},
 }
 EQUAL, STEPS, KILLED, TIMED, STAMPED = "ranks-equal", "ranks-steps", "ranks-killed", "ranks-timed", "ranks-stamped"
+ENDS = {STEPS: "steps", TIMED: "timed", STAMPED: "stamped"}
+SHAPES = (132, 188)
+"""CTAs of a rank that has a GPU to itself: one on each of an H200's multiprocessors, or as many GEMV CTAs as those."""
 MORE_THAN_TWO = 8
 """Ranks of which one a GPU runs, beside words of the others that the twin says they send."""
 
@@ -70,13 +73,20 @@ def _full(made: Maker) -> None:
     for ranks in (2, 8):
         made.add(f"m1a full S4, {ranks} ranks", EQUAL, "m1a", eight, tokens=4, ranks=ranks, **some)
     for name in ("one-shot", "two-shot sentinel"):
-        more = {"tokens": 4, "ranks": 2, **some, **VARIANTS[name]}
-        made.add(f"k2a full S4 {name}, fast, steps", STEPS, "k2a", two, **more)
-    made.add("m1a full S4, fast, steps", STEPS, "m1a", eight, tokens=4, ranks=2, **some)
-    for tokens in (1, 4, 8, 16):
-        made.add(f"k2a full S{tokens}, fast, timed", TIMED, "k2a", two, tokens=tokens, ranks=2, **some)
-    made.add("k2a full S4 sentinel, fast, timed", TIMED, "k2a", two, tokens=4, ranks=2, sentinel=True, **some)
-    made.add("m1a full S4, fast, timed", TIMED, "m1a", eight, tokens=4, ranks=2, **some)
-    for launch, geometry in (("k2a", two), ("m1a", eight)):
-        more = {"tokens": 4, "ranks": 2, "timeline": True, **some}
-        made.add(f"{launch} full S4, fast, stamped", STAMPED, launch, geometry, **more)
+        _fast(made, f"k2a full S4 {name}", STEPS, "k2a", 4, SHAPES[-1], **VARIANTS[name])
+    _fast(made, "m1a full S4", STEPS, "m1a", 4, SHAPES[-1])
+    for blocks in SHAPES:
+        for tokens in (1, 4, 8, 16):
+            _fast(made, f"k2a full S{tokens}, {blocks} CTAs", TIMED, "k2a", tokens, blocks)
+        _fast(made, f"k2a full S4 sentinel, {blocks} CTAs", TIMED, "k2a", 4, blocks, sentinel=True)
+        _fast(made, f"m1a full S4, {blocks} CTAs", TIMED, "m1a", 4, blocks)
+    for launch in ("k2a", "m1a"):
+        _fast(made, f"{launch} full S4", STAMPED, launch, 4, SHAPES[-1], timeline=True)
+
+
+def _fast(made: Maker, name: str, kind: str, launch: str, tokens: int, blocks: int, **more: Any) -> None:
+    """An item of the fast build on two ranks, with the knobs that take the least time on one GPU."""
+    geometry = replace(Geometry.k3(2 if launch == "k2a" else 8), blocks=blocks)
+    tile = tokens if launch == "k2a" else min(tokens, FULL["token_tile"])
+    knobs = {"token_tile": tile, "prefetch": 1}
+    made.add(f"{name}, fast, {ENDS[kind]}", kind, launch, geometry, nblocks=4, tokens=tokens, ranks=2, **knobs, **more)

@@ -1,8 +1,10 @@
-"""Sweeps exp2 and rsq of the translated kernels' run time over every float32 on a GPU, against the shared models.
+"""Sweeps functions of the translated kernels' run time over every input on a GPU, against models.
 
     python -m benchmarks.cuda_sweep [--out OUT] [--build exact|fast]
 
-Writes OUT/sweep-BUILD.json: by function, how many values differ from the model, and by how many ulps at most.
+exp2, rsq and the conversions to bf16 (one alone, and two at once) and e4m3 take every float32; the conversion to E2M1
+takes every bf16 with every scale that is a power of two. Writes OUT/sweep-BUILD.json: by function, how many results
+differ from the model; for exp2 and rsq also by how many ulps at most.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
@@ -21,22 +26,127 @@ from k3lab.backends.run import device_name
 from k3lab.files import write_text
 from k3lab.hardware import approx_torch
 
+Words = Callable[[torch.Tensor], torch.Tensor]
+"""Of 32-bit words, as int32."""
+
 CHUNK = 1 << 27
 THREADS, BLOCKS = 512, 4096
 SIZES = "#define K3_LDS 0\n#define K3_ROW 0\n#define K3_WAVE_BYTES 0\n#define K3_SHARED 0\n#define K3_PARAMETERS 4\n"
 BODY = """
+K3_DEV u32 applied(u32 function, u32 word) {
+  float x = k3_f32(word);
+  K3Vec<u16, 2> pair;
+  switch (function) {
+    case 0: return k3_cast<u32>(k3_exp2(x));
+    case 1: return k3_cast<u32>(k3_rsq(x));
+    case 2: return k3_to_bf16(x);
+    case 3: pair = k3_to_bf16(K3Vec<float, 2>{x, x}); return k3_cast<u32>(pair);
+    case 4: return k3_two_e4m3(x, x);
+  }
+  pair.v[0] = pair.v[1] = (u16)word;
+  return k3_two_e2m1(pair, k3_f32(word >> 16 << 23));
+}
 K3_KERNEL {
   const u64* args = launch.args;
-  const float* x = (const float*)args[0];
-  float* y = (float*)args[1];
+  const u32* x = (const u32*)args[0];
+  u32* y = (u32*)args[1];
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < args[2]; i += gridDim.x * (u64)blockDim.x)
-    y[i] = args[3] ? k3_rsq(x[i]) : k3_exp2(x[i]);
+    y[i] = applied((u32)args[3], x[i]);
 }
 """
-MODELS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {"exp2": approx_torch.exp2, "rsq": approx_torch.rsq}
 
 
-class Words(ctypes.Structure):
+@dataclass(frozen=True)
+class Function:
+    """What is swept.
+
+    Attributes:
+        model: the code for a word.
+        nan: whether a code is a NaN.
+        bits: of a code. A result has the same one `copies` times, the first in its lowest bits.
+        words: the inputs.
+    """
+
+    model: Words
+    nan: Words
+    bits: int = 32
+    copies: int = 1
+    words: range = range(-(1 << 31), 1 << 31)
+
+    def codes(self, result: torch.Tensor) -> list[torch.Tensor]:
+        """Those in the words that the device gave."""
+        if self.bits == 32:
+            return [result]
+        return [result >> self.bits * place & (1 << self.bits) - 1 for place in range(self.copies)]
+
+
+def floats(words: torch.Tensor) -> torch.Tensor:
+    """Words as float32."""
+    return words.view(torch.float32)
+
+
+def of_floats(function: Words, words: torch.Tensor) -> torch.Tensor:
+    """A function of float32, as one of words."""
+    return function(floats(words)).view(torch.int32)
+
+
+def bf16(words: torch.Tensor) -> torch.Tensor:
+    """The bf16 of floats, as torch rounds them."""
+    return floats(words).bfloat16().view(torch.int16).int() & 0xFFFF
+
+
+def e4m3(words: torch.Tensor) -> torch.Tensor:
+    """The e4m3 of floats: nearest, ties to even; NaN above 464, halfway from 448 to what would be next."""
+    a = floats(words).abs()
+    return torch.where(a <= 464, nearest(a.double(), -6, 3), 0x7F) | words >> 24 & 0x80
+
+
+def e2m1(words: torch.Tensor) -> torch.Tensor:
+    """The E2M1 of a bf16 (the lower half) over a power of two (by its exponent field): nearest, ties to even, 6 at
+    most, and +0 for a NaN."""
+    x = floats(words << 16).double() / floats(words >> 16 << 23).double()
+    return torch.where(x.isnan(), 0, nearest(x.abs().clamp(max=6), 0, 1) | words >> 12 & 8)
+
+
+def nearest(a: torch.Tensor, least: int, bits: int) -> torch.Tensor:
+    """Codes of non-negative float64 in a format with `bits` bits of mantissa, and exponents from `least` on."""
+    exponent = ((a.view(torch.int64) >> 52) - 1023).clamp(min=least)
+    steps = torch.round(a * (1023 + bits - exponent << 52).view(torch.float64))  # halves go to even
+    return ((exponent - least << bits) + steps.long()).int()
+
+
+def float_nan(words: torch.Tensor) -> torch.Tensor:
+    """Whether words are a float's NaN."""
+    return floats(words).isnan()
+
+
+def bf16_nan(codes: torch.Tensor) -> torch.Tensor:
+    """Whether codes are a bf16's NaN."""
+    return codes & 0x7FFF > 0x7F80
+
+
+def e4m3_nan(codes: torch.Tensor) -> torch.Tensor:
+    """Whether codes are an e4m3's NaN."""
+    return codes & 0x7F == 0x7F
+
+
+def no_nan(codes: torch.Tensor) -> torch.Tensor:
+    """E2M1 has none."""
+    return torch.zeros_like(codes, dtype=torch.bool)
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "exp2": Function(partial(of_floats, approx_torch.exp2), float_nan),
+    "rsq": Function(partial(of_floats, approx_torch.rsq), float_nan),
+    "bf16": Function(bf16, bf16_nan, 16),
+    "bf16_pair": Function(bf16, bf16_nan, 16, 2),
+    "e4m3": Function(e4m3, e4m3_nan, 8, 2),
+    "e2m1": Function(e2m1, no_nan, 4, 2, range(1 << 16, 255 << 16)),
+}
+"""In the order of the kernel's numbers."""
+
+
+class Launch(ctypes.Structure):
     """`K3Launch` of the run time."""
 
     _fields_ = (("blocks", ctypes.c_uint32), ("args", ctypes.c_uint64 * 4))
@@ -46,14 +156,14 @@ class Sweep:
     """The functions on the device."""
 
     def __init__(self, fast: bool) -> None:
-        source = Source("sweep", SIZES, BODY, THREADS, 4, 0, 0, fast=fast)
+        source = source_of(fast)
         image = compiler.binary(source, device.limits(0).arch, 1, 1)
         self.function = device._loaded(image, source, BLOCKS, 0).function
 
-    def apply(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """Function `number` of x."""
-        y = torch.empty_like(x)
-        given = Words(BLOCKS, (ctypes.c_uint64 * 4)(x.data_ptr(), y.data_ptr(), x.numel(), number))
+    def apply(self, number: int, words: torch.Tensor) -> torch.Tensor:
+        """Function `number` of words."""
+        y = torch.empty_like(words)
+        given = Launch(BLOCKS, (ctypes.c_uint64 * 4)(words.data_ptr(), y.data_ptr(), words.numel(), number))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(given))
         stream = torch.cuda.current_stream().cuda_stream
         how = (BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), 0)
@@ -62,10 +172,39 @@ class Sweep:
         return y
 
 
+def source_of(fast: bool) -> Source:
+    """The kernel that applies the functions."""
+    return Source("sweep", SIZES, BODY, THREADS, 4, 0, 0, fast=fast)
+
+
 def ordered(x: torch.Tensor) -> torch.Tensor:
-    """Floats as integers in their order: neighbours are one apart, both zeros are 0."""
-    bits = x.view(torch.int32).long()
+    """Words of floats as integers in the floats' order: neighbours are one apart, both zeros are 0."""
+    bits = x.long()
     return torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
+def compared(function: Function, apply: Words, where: str) -> dict[str, Any]:
+    """How the results of `apply` differ from the model's: how many, and at which word most, or first."""
+    differ = most = at = 0
+    for start in function.words[::CHUNK]:
+        stop = min(start + CHUNK, function.words.stop)
+        words = torch.arange(start, stop, dtype=torch.int64, device=where).int()
+        want, results = function.model(words), function.codes(apply(words))
+        nan = function.nan(want)
+        wrong = torch.zeros_like(nan)
+        for got in results:
+            wrong |= (got != want) & ~(nan & function.nan(got))
+        differ += int(wrong.sum())
+        apart = wrong.int()
+        if function.bits == 32:
+            apart = (ordered(results[0]) - ordered(want)).abs().masked_fill(~wrong, 0)
+        place = int(apart.argmax())  # the first of the largest
+        if int(apart[place]) > most:
+            most, at = int(apart[place]), int(words[place])
+    found: dict[str, Any] = {"inputs": len(function.words), "differ": differ}
+    if function.bits == 32:
+        found["most_ulps"] = most
+    return found | {"at_bits": f"{at & 0xFFFFFFFF:#010x}" if most or function.bits == 32 else None}
 
 
 @click.command(help=__doc__)
@@ -73,17 +212,8 @@ def ordered(x: torch.Tensor) -> torch.Tensor:
 @click.option("--build", type=click.Choice(["exact", "fast"]), default="exact", show_default=True)
 def main(out: Path, build: str) -> None:
     sweep, found = Sweep(build == "fast"), {}
-    for number, (name, model) in enumerate(MODELS.items()):
-        differ = most = at = 0
-        for start in range(-(1 << 31), 1 << 31, CHUNK):
-            x = torch.arange(start, start + CHUNK, dtype=torch.int64, device="cuda").int().view(torch.float32)
-            got, want = sweep.apply(number, x), model(x)
-            same = (got.view(torch.int32) == want.view(torch.int32)) | (got.isnan() & want.isnan())
-            differ += int((~same).sum())
-            apart = (ordered(got) - ordered(want)).abs().masked_fill(same, 0)
-            if int(apart.max()) > most:
-                most, at = int(apart.max()), int(x.view(torch.int32)[apart.argmax()])
-        found[name] = {"inputs": 1 << 32, "differ": differ, "most_ulps": most, "at_bits": f"{at & 0xFFFFFFFF:#010x}"}
+    for number, (name, function) in enumerate(FUNCTIONS.items()):
+        found[name] = compared(function, partial(sweep.apply, number), "cuda")
         click.echo(f"{name}: {found[name]}")
     write_text(
         out / f"sweep-{build}.json", json.dumps({"device": device_name("cuda"), "build": build, **found}, indent=1)

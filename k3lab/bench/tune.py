@@ -30,11 +30,11 @@ UNITS = 132
 """Multiprocessors of an H200, which candidates are listed for where no GPU is at hand."""
 DEFAULT_BLOCKS = 256
 """Of all ranks: those of MI355X, two workgroups on most multiprocessors of an H200."""
-DEFAULT_TILE = 4
-"""Token rows in shared memory at once with which full-size launches fit two workgroups on a multiprocessor."""
 TILES = (4, 8, 16)
-"""A tile with fewer rows than the tokens reads the weights again for each; fewer than 4 rows fit anyway, and more than
-4 leave room for one workgroup a multiprocessor only."""
+"""Token rows in shared memory at once. A tile with fewer than the tokens reads the weights again for each."""
+ROWS_BYTES = 64 * 1024
+"""Of shared memory that rows may take where a multiprocessor holds two workgroups (4 of K1's and M1a's, 16 of K2a's);
+a tile of TILES[0] fits there in any case."""
 PREFETCH = (1, 2)
 """Rounds of weights in flight ahead: more than registers hold are spilled."""
 TOGETHER = ("blocks", "token_tile")
@@ -43,7 +43,7 @@ TOGETHER = ("blocks", "token_tile")
 
 def default_key(key: LaunchKey) -> LaunchKey:
     """`key` with the token tile and the depth of prefetch that let it fit a GPU, where it names none."""
-    tile, depth = key.token_tile or min(DEFAULT_TILE, key.tokens), key.prefetch or PREFETCH[0]
+    tile, depth = key.token_tile or min(_rows_of_half(key), key.tokens), key.prefetch or PREFETCH[0]
     return replace(key, token_tile=tile, prefetch=depth)
 
 
@@ -51,12 +51,12 @@ def candidates(key: LaunchKey, units: int = UNITS) -> list[Knobs]:
     """Every choice of knobs that a search may try on a GPU of `units` multiprocessors, the default's first.
 
     BLOCKS (of a rank): all ranks' together one a multiprocessor, a GEMV workgroup on each and attention ones beside, or
-    256; token tile: up to the tokens, and the most rows with one workgroup a multiprocessor only; prefetch: fewer
-    rounds than there are; and K1's local gate.
+    256; token tile: what fits beside another workgroup, and up to the tokens with one workgroup a multiprocessor;
+    prefetch: fewer rounds than there are; and K1's local gate.
     """
-    ranks, rounds = key.rank_count, _rounds(key)
-    shapes = [(DEFAULT_BLOCKS // ranks, DEFAULT_TILE), ((units + ranks * key.geometry.na) // ranks, DEFAULT_TILE)]
-    shapes += [(units // ranks, tile) for tile in TILES if tile == DEFAULT_TILE or tile < 2 * key.tokens]
+    ranks, rounds, half = key.rank_count, _rounds(key), _rows_of_half(key)
+    shapes = [(DEFAULT_BLOCKS // ranks, half), ((units + ranks * key.geometry.na) // ranks, half)]
+    shapes += [(units // ranks, tile) for tile in TILES if tile >= half and (tile == half or tile < 2 * key.tokens)]
     gates: tuple[bool, ...] = (False, True) if _has_gate(key) else (False,)
     made = [
         {"blocks": b, "token_tile": tile, "prefetch": depth, **({"gate_local": gate} if _has_gate(key) else {})}
@@ -92,8 +92,17 @@ def _has_gate(key: LaunchKey) -> bool:
 
 def _rounds(key: LaunchKey) -> int:
     """Rounds of the launch's longest product: chunks of K a wave."""
-    k = key.geometry.proj if hasattr(key, "shots") else key.geometry.hidden
-    return -(-(k // KCH) // WAVES)
+    return -(-(_width(key) // KCH) // WAVES)
+
+
+def _width(key: LaunchKey) -> int:
+    """Columns of the rows that the launch's longest product takes."""
+    return key.geometry.proj if hasattr(key, "shots") else key.geometry.hidden
+
+
+def _rows_of_half(key: LaunchKey) -> int:
+    """The tile of two workgroups on a multiprocessor."""
+    return max(tile for tile in TILES if tile == TILES[0] or 2 * tile * _width(key) <= ROWS_BYTES)
 
 
 def search(listed: Iterable[Knobs], seconds: Callable[[Knobs], float]) -> Tuning:

@@ -133,10 +133,15 @@ def slack(name: str, want: torch.Tensor, read: dict[str, torch.Tensor]) -> torch
     may round to the other side: it does not in these cases.
     """
     if name not in PRODUCTS:
-        return 16 * UNIT * want.double().abs().max()
+        return 16 * UNIT * largest(want.double())
     a, b = (read[each].double().abs() for each in PRODUCTS[name])
     sums = a @ b.T  # a query's columns go to two tensors: the largest stands for each
-    return (a.shape[-1] / 16 + 16) * UNIT * (sums if sums.shape == want.shape else sums.max())
+    return (a.shape[-1] / 16 + 16) * UNIT * (sums if sums.shape == want.shape else largest(sums))
+
+
+def largest(values: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude of those that are finite."""
+    return values.abs()[values.isfinite()].max()
 
 
 def beyond(fmt: str, got: torch.Tensor, want: torch.Tensor, off: torch.Tensor) -> torch.Tensor:

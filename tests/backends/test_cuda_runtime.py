@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from benchmarks import cuda_sweep
 from k3lab.backends.cuda import hostbuild
 from k3lab.backends.cuda.emit import Source
+from k3lab.formats import bf16_bits
 from k3lab.hardware import approx, mfma
 from k3lab.sim.semantics.minmax import maximum, minimum
 from k3lab.sim.semantics.narrow import encode, power_of_two
@@ -45,11 +49,65 @@ extern "C" void sums(const float* a, const float* b, const float* c, float* y, f
 extern "C" void spread(const u32* x, u64* y, int n) { for (int i = 0; i < n; ++i) y[i] = k3_spread_bits(x[i]); }
 """
 
+NARROWED = """
+template <int N> static void rows(const float* x, u16* y, int n) {
+  for (int i = 0; i < n; i += N) {
+    K3Vec<float, N> row;
+    memcpy(&row, x + i, sizeof(row));
+    K3Vec<u16, N> narrow = k3_to_bf16(row);
+    memcpy(y + i, &narrow, sizeof(narrow));
+  }
+}
+extern "C" void bf16(const float* x, u16* y, int n) { for (int i = 0; i < n; ++i) y[i] = k3_to_bf16(x[i]); }
+extern "C" void bf16_1(const float* x, u16* y, int n) { rows<1>(x, y, n); }
+extern "C" void bf16_2(const float* x, u16* y, int n) { rows<2>(x, y, n); }
+extern "C" void bf16_3(const float* x, u16* y, int n) { rows<3>(x, y, n); }
+extern "C" void bf16_8(const float* x, u16* y, int n) { rows<8>(x, y, n); }
+extern "C" void two_e4m3(const float* a, const float* b, u32* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = k3_two_e4m3(a[i], b[i]);
+}
+extern "C" void pack_e4m3(const float* a, const float* b, const int* old, int* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = k3_pack_e4m3(a[i], b[i], old[i], i & 1);
+}
+extern "C" void two_e2m1(const u32* pair, const float* scale, u32* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = k3_two_e2m1(k3_cast<K3Vec<u16, 2>>(pair[i]), scale[i]);
+}
+extern "C" void pack_e2m1(const u32* pair, const float* scale, const int* old, int* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = k3_pack_e2m1(old[i], k3_cast<K3Vec<u16, 2>>(pair[i]), scale[i], i & 3);
+}
+"""
+VOTES = """
+K3_KERNEL {
+  const u8* votes = (const u8*)launch.args[0];
+  u8* any = (u8*)launch.args[1];
+  for (u64 at = k3_raw_thread(); at < launch.args[2]; at += 128) any[at] = k3_wave_any(votes[at]);
+}
+"""
+
+
+def compiled(each: str, fast: bool = False) -> ctypes.CDLL:
+    source = Source("functions", SIZES, "static void k3_kernel(const K3Launch&) {}\n", 64, 0, 0, 0, fast=fast)
+    return hostbuild._library(source.complete("host.hpp", "", defined=("K3_STACK 0",)) + each)
+
 
 @pytest.fixture(scope="module")
 def functions() -> ctypes.CDLL:
-    source = Source("functions", SIZES, "static void k3_kernel(const K3Launch&) {}\n", 64, 0, 0, 0)
-    return hostbuild._library(source.complete("host.hpp", "", defined=("K3_STACK 0",)) + EACH)
+    return compiled(EACH)
+
+
+@pytest.fixture(scope="module")
+def exact() -> ctypes.CDLL:
+    return compiled(NARROWED)
+
+
+@pytest.fixture(scope="module")
+def fast() -> ctypes.CDLL:
+    return compiled(NARROWED, fast=True)
+
+
+@pytest.fixture(params=["exact", "fast"])
+def either(request) -> ctypes.CDLL:
+    return request.getfixturevalue(request.param)
 
 
 def apply(function: Any, *arrays: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -102,8 +160,6 @@ def test_narrow_codes_are_the_hardware_rules(functions, name, narrow):
 
 
 def test_bf16_rounds_to_nearest_even(functions):
-    from k3lab.formats import bf16_bits
-
     x = floats(4)
     assert np.array_equal(apply(functions.bf16, x, out=np.zeros(x.size, np.uint16)), bf16_bits(x))
 
@@ -178,3 +234,175 @@ def test_infinities_and_nans_come_through(functions, bad):
     functions.sums(*(ctypes.c_void_p(array.ctypes.data) for array in (a, b, c, got, slow)), 3, 32)
     want = mfma.get("fused").chain(a[None, :, None, :], b[None, :, None, :], c[:, None, None])[:, 0, 0]
     assert alike(got, want)
+
+
+def same_codes(got: np.ndarray, want: np.ndarray, least_nan: int) -> bool:
+    """Whether codes are the same but for the sign and the payload of a NaN: without its sign, `least_nan` or above."""
+    magnitude = {np.dtype(np.uint16): 0x7FFF, np.dtype(np.uint8): 0x7F}[want.dtype]
+    nan = [codes & magnitude >= least_nan for codes in (got, want)]
+    return got.dtype == want.dtype and bool(((got == want) | (nan[0] & nan[1])).all())
+
+
+BF16S = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+
+
+class TestNarrowingOfBothBuilds:
+    @pytest.mark.parametrize("name", ["bf16", "bf16_1", "bf16_2", "bf16_3", "bf16_8"])
+    def test_bf16_alone_and_in_vectors(self, either, name):
+        x = floats(6)
+        x = x[: x.size // 24 * 24]
+        got = apply(getattr(either, name), x, out=np.zeros(x.size, np.uint16))
+        assert same_codes(got, bf16_bits(x), 0x7F81)
+
+    def pairs(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        limits = np.float32([464.0, -464.0, 448.0, 432.0, 480.0, 2.0**-10, -(2.0**-10)])
+        low = np.concatenate([floats(seed), BF16S, limits, np.nextafter(limits, np.float32(np.inf))])
+        return low, rng.permutation(low)
+
+    def test_two_e4m3(self, either):
+        low, high = self.pairs(7)
+        got = apply(either.two_e4m3, low, high, out=np.zeros(low.size, np.uint32))
+        assert not (got >> 16).any()
+        for place, x in ((0, low), (8, high)):
+            assert same_codes((got >> place).astype(np.uint8), encode("fp8", x), 0x7F)
+
+    def test_e4m3_goes_into_half_a_word(self, either):
+        low, high = self.pairs(8)
+        old = np.random.default_rng(8).integers(0, 1 << 32, low.size, np.uint64).astype(np.uint32)
+        got = apply(either.pack_e4m3, low, high, old, out=np.zeros(low.size, np.uint32))
+        octets, kept = got.view(np.uint8).reshape(-1, 2, 2), old.view(np.uint8).reshape(-1, 2, 2)
+        for parity in (0, 1):
+            here = slice(parity, None, 2)
+            assert np.array_equal(octets[here, 1 - parity], kept[here, 1 - parity])
+            assert same_codes(octets[here, parity, 0], encode("fp8", low[here]), 0x7F)
+            assert same_codes(octets[here, parity, 1], encode("fp8", high[here]), 0x7F)
+
+    def e2m1_of(self, halves: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            x = (halves.astype(np.uint32) << 16).view(np.float32) / power_of_two(scale)
+        want = encode("fp4", x)
+        assert not want[np.isnan(x)].any()
+        return want
+
+    def check_e2m1(self, exact: ctypes.CDLL, fast: ctypes.CDLL, pair: np.ndarray, scale: np.ndarray) -> None:
+        want = apply(exact.two_e2m1, pair, scale, out=np.zeros(pair.size, np.uint32))
+        got = apply(fast.two_e2m1, pair, scale, out=np.zeros(pair.size, np.uint32))
+        differ = got != want
+        assert not differ.any(), [
+            [f"{word:#x}" for word in (pair[i], got[i], want[i])] for i in np.nonzero(differ)[0][:5]
+        ]
+        low, high = (self.e2m1_of(halves, scale) for halves in (pair & 0xFFFF, pair >> 16))
+        assert np.array_equal(want, low | high.astype(np.uint32) << 4)
+
+    @pytest.mark.parametrize("exponent", [1, 2, 100, 126, 127, 128, 129, 200, 253, 254])
+    def test_every_bf16_as_e2m1(self, exact, fast, exponent):
+        all_ = np.arange(1 << 16, dtype=np.uint32)
+        pair = all_ | np.random.default_rng(exponent).permutation(all_) << 16
+        self.check_e2m1(exact, fast, pair, np.full(pair.size, exponent << 23, np.uint32).view(np.float32))
+
+    @pytest.mark.parametrize("near", [False, True])
+    def test_any_pair_with_any_scale_as_e2m1(self, exact, fast, near):
+        """Any bits (a scale counts by its exponent alone); and halves that the scale brings near the codes."""
+        rng, count = np.random.default_rng(9), 1_000_000
+        pair, words = (rng.integers(0, 1 << 32, count, np.uint64).astype(np.uint32) for _ in range(2))
+        if near:
+            exponent = words >> 23 & 0xFF
+            halves = ((rng.integers(-4, 5, count) + exponent).clip(0, 255).astype(np.uint32) << 7 for _ in range(2))
+            pair = pair & 0x807F807F | next(halves) | next(halves) << 16
+        self.check_e2m1(exact, fast, pair, words.view(np.float32))
+
+    def test_e2m1_goes_into_a_byte_of_a_word(self, either):
+        rng, count = np.random.default_rng(10), 10_000
+        pair, old = (rng.integers(0, 1 << 32, count, np.uint64).astype(np.uint32) for _ in range(2))
+        pair = pair & 0x83FF83FF | 0x3C003C00  # from 2^-7 to 2: of all codes with these scales
+        scale = (2.0 ** rng.integers(-3, 2, count)).astype(np.float32)
+        got = apply(either.pack_e2m1, pair, scale, old, out=np.zeros(count, np.uint32)).view(np.uint8).reshape(-1, 4)
+        low, high = (self.e2m1_of(halves, scale) for halves in (pair & 0xFFFF, pair >> 16))
+        want = old.view(np.uint8).reshape(-1, 4).copy()
+        want[np.arange(count), np.arange(count) & 3] = low | high << 4
+        assert np.array_equal(got, want) and set(low.tolist()) == set(range(16))
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_wave_learns_whether_any_of_its_lanes_voted(fast):
+    """Two waves, round after round: no lane, one, some or all."""
+    rng, rounds = np.random.default_rng(11), 200
+    votes = rng.random((rounds, 2, 64)) < rng.choice([0.0, 0.01, 0.5, 1.0], (rounds, 2, 1))
+    votes[0] = [np.arange(64) == 63, np.arange(64) < 0]
+    any_ = np.full(votes.shape, 7, np.uint8)
+    source = Source("votes", SIZES + "#define K3_THREADS 128\n", VOTES, 128, 3, 0, 0, fast=fast)
+    hostbuild.launch(source, 1, [[votes.ctypes.data, any_.ctypes.data, votes.size]])
+    assert np.array_equal(any_, np.broadcast_to(votes.any(-1, keepdims=True), votes.shape))
+
+
+def words_of(x: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(x).view(np.int32))
+
+
+class TestModelsOfTheSweep:
+    @pytest.mark.parametrize("name", ["bf16", "bf16_pair", "e4m3"])
+    def test_of_floats(self, name):
+        x = np.concatenate([floats(12), np.nextafter(np.float32([464, -464, 464]), np.float32([500, -500, 0]))])
+        got = cuda_sweep.FUNCTIONS[name].model(words_of(x)).numpy()
+        if name == "e4m3":
+            assert np.array_equal(got, encode("fp8", x))
+        else:
+            assert same_codes(got.astype(np.uint16), bf16_bits(x), 0x7F81)
+
+    @pytest.mark.parametrize("exponent", [1, 2, 100, 126, 127, 128, 200, 253, 254])
+    def test_e2m1(self, exponent):
+        words = np.arange(1 << 16, dtype=np.uint32) | np.uint32(exponent << 16)
+        with np.errstate(all="ignore"):
+            want = encode("fp4", BF16S / np.float32(2.0 ** (exponent - 127)))
+        assert np.array_equal(cuda_sweep.e2m1(words_of(words)).numpy(), want)
+
+    def test_words_are_every_bf16_with_every_scale(self):
+        words = cuda_sweep.FUNCTIONS["e2m1"].words
+        assert len(words) == 254 << 16 and (words[0] >> 16, words[-1] >> 16) == (1, 254)
+
+    @pytest.mark.parametrize("name", ["bf16", "bf16_pair", "e4m3", "e2m1", "exp2"])
+    @pytest.mark.parametrize("chunk", [1 << 10, 1 << 20])
+    def test_what_differs_is_counted_and_the_first_is_named(self, monkeypatch, name, chunk):
+        monkeypatch.setattr(cuda_sweep, "CHUNK", chunk)
+        function = cuda_sweep.FUNCTIONS[name]
+        start = 127 << 16 | 0x3F80 if name == "e2m1" else 0x3F800000
+        function = replace(function, words=range(start, start + 5000))
+        top = 1 << function.bits * (function.copies - 1)
+
+        def right(words: torch.Tensor) -> torch.Tensor:
+            return function.model(words) * (top + 1 if function.copies == 2 else 1)
+
+        def wrong(words: torch.Tensor) -> torch.Tensor:
+            return right(words) ^ torch.where((words == start + 3000) | (words == start + 4100), top, 0).int()
+
+        ulps = {"most_ulps": 0} if name == "exp2" else {}
+        none = {"inputs": 5000, "differ": 0, **ulps, "at_bits": "0x00000000" if ulps else None}
+        assert cuda_sweep.compared(function, right, "cpu") == none
+        ulps = {"most_ulps": 1} if name == "exp2" else {}
+        some = {"inputs": 5000, "differ": 2, **ulps, "at_bits": f"{start + 3000:#010x}"}
+        assert cuda_sweep.compared(function, wrong, "cpu") == some
+
+    @pytest.mark.parametrize(
+        ("name", "nans", "others"),
+        [
+            ("exp2", [0x7FC00000, 0x7F800001, -1], [0x7F800000, 0, -0x800000]),
+            ("bf16", [0x7FC0, 0x7FFF, 0xFFFF, 0x7F81], [0x7F80, 0xFF80, 0]),
+            ("bf16_pair", [0x7FFF7FFF, 0x7FC0FFFF, -1], [0x7F807FFF, 0x7FFF7F80]),
+            ("e4m3", [0x7F7F, 0x7FFF, 0xFFFF], [0x7E7F, 0x7F7E, 0xFEFF]),
+            ("e2m1", [0], [1, 8, 0x10, 0x80]),
+        ],
+    )
+    def test_a_nan_may_be_any_nan_and_nothing_else(self, name, nans, others):
+        word = 127 << 16 | 0x7FC0 if name == "e2m1" else 0x7FC00000
+        function = replace(cuda_sweep.FUNCTIONS[name], words=range(word, word + 1))
+        for given in (*nans, *others):
+            result = torch.tensor([given], dtype=torch.int32)
+            differ = cuda_sweep.compared(function, lambda words, result=result: result, "cpu")["differ"]
+            assert differ == (given in others), f"{given:#x}"
+
+    def test_the_other_sign_is_further_than_a_neighbour(self):
+        function = replace(cuda_sweep.FUNCTIONS["exp2"], words=range(0x3F7FFFFF, 0x3F800001))
+        off = torch.tensor([1, -(1 << 31)], dtype=torch.int32)
+        found = cuda_sweep.compared(function, lambda words: function.model(words) ^ off, "cpu")
+        assert found == {"inputs": 2, "differ": 2, "most_ulps": 2 * 0x40000000, "at_bits": "0x3f800000"}

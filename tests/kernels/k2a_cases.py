@@ -37,8 +37,10 @@ QUICK: Factors = {
     "prefix": {"added": {}, "reset": {"reset": True}},
     "knobs": {
         "default": {},
-        "few": {"blocks": 17, "token_tile": 3, "prefetch": 1},  # more tasks a CTA than are unrolled
+        "few": {"blocks": 17, "token_tile": 3},  # more tasks a CTA than are unrolled
         "many": {"blocks": 31},  # tasks that do not divide
+        "few-ahead": {"blocks": 17, "token_tile": 3, "prefetch": 1},  # one task's weights in flight
+        "many-ahead": {"blocks": 27, "token_tile": 3, "prefetch": 2},
     },
     "build": {"plain": {}, "bounded": {"bounded": True, "timeline": True}},
 }
@@ -55,8 +57,10 @@ FACTORS: Factors = {
     "sources": {"nb1": {"nblocks": 1}, "nb4": {"nblocks": 4}},
     "knobs": {
         "default": {},
-        "few": {"blocks": 23, "token_tile": 3, "prefetch": 1},  # more tasks a CTA than are unrolled
+        "few": {"blocks": 23, "token_tile": 3},  # more tasks a CTA than are unrolled
         "many": {"blocks": 61},  # tasks that do not divide
+        "few-ahead": {"blocks": 23, "token_tile": 3, "prefetch": 1},  # one task's weights in flight
+        "many-ahead": {"blocks": 61, "prefetch": 1},
     },
     "build": {"plain": {}, "bounded": {"bounded": True, "timeline": True}},
 }

@@ -21,18 +21,26 @@ K3_DEV void k3_fence_block() { asm volatile("fence.acq_rel.cta;" ::: "memory"); 
 K3_DEV void k3_fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 K3_DEV void k3_fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Barrier 0 is the workgroup's, 1 + w that of wave w. In the exact build what others published before a workgroup meets
-// is there after; the fast build has fences where the translation puts them.
-K3_DEV void k3_wave_sync() { asm volatile("barrier.sync %0, 64;" ::"r"(1 + (k3_raw_thread() >> 6)) : "memory"); }
+// Barrier 0 is the workgroup's, 1 + w that of wave w. Whole warps come to them, which the compiler is told: a barrier for
+// threads that come one by one takes much more code. In the exact build what others published before a workgroup meets is
+// there after; the fast build has fences where the translation puts them.
+K3_DEV int k3_wave_barrier() { return 1 + (k3_raw_thread() >> 6); }
+K3_DEV void k3_wave_sync() { asm volatile("bar.sync %0, 64;" ::"r"(k3_wave_barrier()) : "memory"); }
+K3_DEV bool k3_wave_any(bool mine) {
+  u32 any;
+  asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.or.pred q, %2, 64, p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+               : "=r"(any)
+               : "r"((u32)mine), "r"(k3_wave_barrier())
+               : "memory");
+  return any;
+}
 K3_DEV void k3_block_sync() {
 #ifndef K3_FAST
   k3_fence_device();
 #endif
+  __syncthreads();
 #ifdef K3_RACECHECK
   __syncthreads();
-  __syncthreads();
-#else
-  asm volatile("barrier.sync 0;" ::: "memory");
 #endif
 #ifndef K3_FAST
   k3_fence_device();
@@ -198,9 +206,33 @@ K3_DEV float k3_approx_rsq(float x) {
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// Nearest, ties to even; a NaN is the one that the instruction gives. Two at once: the first in the low half.
+K3_DEV u16 k3_narrow_bf16(float x) {
+  u16 y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+K3_DEV u32 k3_narrow_bf16(float low, float high) {
+  u32 y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+K3_DEV u32 k3_narrow_e4m3(float low, float high) {  // saturating
+  u16 y;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
+  return y;
+}
 K3_DEV u32 k3_bytes(u32 low, u32 high, u32 which) { return __byte_perm(low, high, which); }
 K3_DEV u32 k3_scaled(u32 pair, u32 scale) {
   asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(scale));
+  return pair;
+}
+K3_DEV u32 k3_plus(u32 pair, u32 other) {  // of bf16
+  asm("add.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(other));
+  return pair;
+}
+K3_DEV u32 k3_lesser(u32 pair, u32 other) {  // of 16-bit numbers
+  asm("min.u16x2 %0, %0, %1;" : "+r"(pair) : "r"(other));
   return pair;
 }
 K3_DEV void k3_tensor_core(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {

@@ -56,6 +56,15 @@ static inline int k3_raw_thread() { return k3_self->thread; }
 static inline int k3_raw_block() { return k3_self->block; }
 static inline u8* k3_shared() { return k3_self->shared; }
 static inline void k3_wave_sync() { ++k3_self->meetings[1]; k3_meet(k3_self->wave); }
+static inline bool k3_wave_any(bool mine) {
+  K3Group* wave = k3_self->wave;
+  ++k3_self->meetings[1];
+  int turn = wave->turn;  // the same in all threads: it changes when the last one comes
+  wave->values[turn] = (wave->here ? wave->values[turn] : 0) | mine;
+  if (wave->here == wave->size - 1) wave->turn ^= 1;
+  k3_meet(wave);
+  return wave->values[turn];
+}
 static inline void k3_block_sync() { ++k3_self->meetings[2]; k3_meet(k3_self->group); }
 static inline void k3_sleep() { k3_asleep.push_back(k3_self); k3_away(); }  // until no other can go on
 #ifdef K3_OTHERS  // microseconds: time passes for other processes too
@@ -109,13 +118,32 @@ static inline float k3_half_value(u32 word, int half) {
   memcpy(&x, &bits, 4);
   return x;
 }
-static inline u32 k3_scaled(u32 pair, u32 scale) {  // a power of two: the product is exact, or nearly 0
-  float low = k3_half_value(pair, 0) * k3_half_value(scale, 0), high = k3_half_value(pair, 1) * k3_half_value(scale, 1);
-  u32 words[2];
-  memcpy(&words[0], &low, 4);
-  memcpy(&words[1], &high, 4);
-  return words[0] >> 16 | (words[1] & 0xFFFF0000u);
+static inline unsigned short k3_narrow_bf16(float x) {
+  u32 w;
+  memcpy(&w, &x, 4);
+  return x != x ? 0x7FFF : (unsigned short)((w + 0x7FFFu + (w >> 16 & 1u)) >> 16);
 }
+static inline u32 k3_narrow_bf16(float low, float high) { return k3_narrow_bf16(low) | (u32)k3_narrow_bf16(high) << 16; }
+static inline u32 k3_scaled(u32 pair, u32 scale) {  // a power of two: the product is exact, or nearly 0
+  return k3_narrow_bf16(k3_half_value(pair, 0) * k3_half_value(scale, 0), k3_half_value(pair, 1) * k3_half_value(scale, 1));
+}
+static inline u32 k3_plus(u32 pair, u32 other) {  // a sum in fp32 is exact where it matters: 256 and less, beside 8 bits
+  return k3_narrow_bf16(k3_half_value(pair, 0) + k3_half_value(other, 0), k3_half_value(pair, 1) + k3_half_value(other, 1));
+}
+static inline u32 k3_lesser(u32 pair, u32 other) {
+  u32 low = pair & 0xFFFF, high = pair >> 16, low_other = other & 0xFFFF, high_other = other >> 16;
+  return (low < low_other ? low : low_other) | (high < high_other ? high : high_other) << 16;
+}
+static inline u32 k3_e4m3_bits(float x) {
+  if (x != x) return 0x7F;
+  float a = fabsf(x);
+  if (a > 448.0f) a = 448.0f;
+  int exponent = a < 0x1p-6f ? -6 : ilogbf(a);
+  float steps = rintf(ldexpf(a, 3 - exponent));  // of an eighth of the power of two
+  u32 code = exponent == -6 && steps < 8.0f ? (u32)steps : (u32)(exponent + 7) * 8 + (u32)steps - 8;
+  return code | (std::signbit(x) ? 0x80 : 0);
+}
+static inline u32 k3_narrow_e4m3(float low, float high) { return k3_e4m3_bits(low) | k3_e4m3_bits(high) << 8; }
 
 // A tensor core's instruction, each sum taken in double and rounded once: what each thread has goes to all of its warp.
 static inline void k3_tensor_core(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {

@@ -2,7 +2,7 @@
 //
 // A wave of 64 lanes is two warps. Warp h of the pair, thread 4 g + q, is lane 16 q + 8 h + g: lanes that differ by 16
 // or 32 are in one warp, lanes that differ by 8 in both. The file that includes this one gives the primitives:
-//   k3_raw_thread, k3_raw_block, k3_wave_sync, k3_block_sync, k3_shfl, k3_warp_ballot, k3_shared, k3_sleep, k3_now,
+//   k3_raw_thread, k3_raw_block, k3_wave_sync, k3_wave_any, k3_block_sync, k3_shfl, k3_warp_ballot, k3_shared, k3_sleep, k3_now,
 //   k3_fence_block, k3_fence_device, k3_fence_system, k3_ld, k3_st, k3_atomic.
 
 typedef unsigned char u8;
@@ -102,6 +102,19 @@ K3_DEV float k3_minimum(float a, float b) {
   if (a == b) return k3_f32(k3_cast<u32>(a) | k3_cast<u32>(b));
   return a < b ? a : a > b ? b : a + b;
 }
+#ifdef K3_FAST
+K3_DEV u16 k3_to_bf16(float x) { return k3_narrow_bf16(x); }
+template <int N> K3_DEV K3Vec<u16, N> k3_to_bf16(K3Vec<float, N> x) {
+  K3Vec<u16, N> y;
+  for (int i = 0; i + 1 < N; i += 2) {
+    u32 both = k3_narrow_bf16(x.v[i], x.v[i + 1]);
+    y.v[i] = (u16)both;
+    y.v[i + 1] = (u16)(both >> 16);
+  }
+  if (N % 2) y.v[N - 1] = k3_narrow_bf16(x.v[N - 1]);
+  return y;
+}
+#else
 K3_DEV u16 k3_to_bf16(float x) {
   u32 w = k3_cast<u32>(x);
   if (x != x) return (u16)((w >> 16 & 0x8000u) | 0x7FC0u);
@@ -112,6 +125,7 @@ template <int N> K3_DEV K3Vec<u16, N> k3_to_bf16(K3Vec<float, N> x) {
   for (int i = 0; i < N; ++i) y.v[i] = k3_to_bf16(x.v[i]);
   return y;
 }
+#endif
 template <int N> K3_DEV K3Vec<float, N> k3_bf16_value(K3Vec<u16, N> x) {
   K3Vec<float, N> y;
   for (int i = 0; i < N; ++i) y.v[i] = k3_bf16_value(x.v[i]);
@@ -140,19 +154,35 @@ K3_DEV float k3_e2m1_value(u32 code) {
 K3_DEV float k3_e8m0_value(u32 code) {
   return code == 255 ? k3_f32(0x7FC00000u) : code == 0 ? k3_f32(0x00400000u) : k3_f32(code << 23);
 }
+#ifdef K3_FAST
+K3_DEV u32 k3_two_e4m3(float a, float b) {  // the instruction saturates instead
+  u32 both = k3_narrow_e4m3(a, b);
+  return both | (fabsf(a) <= 464.0f ? 0 : 0x7Fu) | (fabsf(b) <= 464.0f ? 0 : 0x7F00u);
+}
+// Of two bf16 at once: adding 64, 128 or 256 rounds one to halves, to ones or to twos, each right from 0, 2 or 4 on; the
+// least code of the three is the value's, for the others round to finer steps than its own.
+K3_DEV u32 k3_two_e2m1(K3Vec<u16, 2> pair, float scale) {
+  u32 inverse = k3_cast<u32>(k3_e8m0_value((254u - (k3_cast<u32>(scale) >> 23)) & 0xFFu)) >> 16;  // a power of two
+  u32 x = k3_scaled(k3_cast<u32>(pair), inverse * 0x10001u), a = x & 0x7FFF7FFFu, nan = (a + 0x007F007Fu) >> 15 & 0x10001u;
+  u32 halves = k3_plus(a, 0x42804280u) - 0x42804280u, ones = k3_plus(a, 0x43004300u) - 0x42FE42FEu;
+  u32 twos = k3_plus(a, 0x43804380u) - 0x437C437Cu;
+  u32 codes = k3_lesser(k3_lesser(halves, ones), k3_lesser(twos, 0x00070007u));
+  codes = (codes & ~(nan * 7u)) | (nan * 8u ^ 0x00080008u) & x >> 12;
+  return (codes & 15u) | (codes >> 12 & 0xF0u);
+}
+#else
+K3_DEV u32 k3_two_e4m3(float a, float b) { return k3_to_e4m3(a) | k3_to_e4m3(b) << 8; }
+K3_DEV u32 k3_two_e2m1(K3Vec<u16, 2> pair, float scale) {
+  float by = k3_e8m0_value(k3_cast<u32>(scale) >> 23 & 0xFFu);
+  return k3_to_e2m1(k3_bf16_value(pair.v[0]) / by) | k3_to_e2m1(k3_bf16_value(pair.v[1]) / by) << 4;
+}
+#endif
 K3_DEV int k3_pack_e4m3(float a, float b, int old, bool high) {
-  u32 both = k3_to_e4m3(a) | k3_to_e4m3(b) << 8;
+  u32 both = k3_two_e4m3(a, b);
   return high ? (int)(((u32)old & 0xFFFFu) | both << 16) : (int)(((u32)old & 0xFFFF0000u) | both);
 }
 K3_DEV int k3_pack_e2m1(int old, K3Vec<u16, 2> pair, float scale, int place) {
-#ifdef K3_FAST
-  float inverse = k3_e8m0_value((254u - (k3_cast<u32>(scale) >> 23)) & 0xFFu);  // a power of two: exact
-  u32 both = k3_to_e2m1(k3_bf16_value(pair.v[0]) * inverse) | k3_to_e2m1(k3_bf16_value(pair.v[1]) * inverse) << 4;
-#else
-  float by = k3_e8m0_value(k3_cast<u32>(scale) >> 23 & 0xFFu);
-  u32 both = k3_to_e2m1(k3_bf16_value(pair.v[0]) / by) | k3_to_e2m1(k3_bf16_value(pair.v[1]) / by) << 4;
-#endif
-  return (int)(((u32)old & ~(0xFFu << 8 * place)) | both << 8 * place);
+  return (int)(((u32)old & ~(0xFFu << 8 * place)) | k3_two_e2m1(pair, scale) << 8 * place);
 }
 
 // ---- across a wave --------------------------------------------------------------------------------------------------

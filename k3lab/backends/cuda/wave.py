@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from k3lab.backends.cuda.asked import BALLOT, asked
 from k3lab.backends.cuda.fast.chains import PRODUCTS, Chains
 from k3lab.backends.cuda.fast.twice import Twice, sources
 from k3lab.backends.cuda.types import Untranslated
@@ -15,7 +16,7 @@ from k3lab.sim.semantics.matrix import matrix_format
 
 WAVE = frozenset({"rocdl.workitem.id.x", CLOCK})
 """Operations beside those across lanes that depend on which lanes are together."""
-MEETING = frozenset({"rocdl.ballot", *PRODUCTS})
+MEETING = frozenset({BALLOT, *PRODUCTS})
 QUADS, ROTATE = 0x100, 0x120
 COMMUTING = ("llvm.fadd", "llvm.intr.maximum", "llvm.intr.minimum")
 ALL = 0xF
@@ -31,11 +32,13 @@ class Lanes:
     Attributes:
         slots: number of the place that a value is put down at, by value.
         chosen: arguments of blocks that stand for one of these.
+        asked: ballots of which is only asked whether any lane voted.
         twice, chains: of the fast build, values made for two lanes, and sums that stay as tensor cores have them.
     """
 
     def __init__(self, graph: Graph, uniform: Uniformity, fast: bool = False) -> None:
         self.uniform, self.fast = uniform, fast
+        self.asked = asked(graph)
         self.twice = Twice(graph, uniform)
         self.chains = Chains.of(graph, self.twice) if fast else Chains()
         self.halves = _repeated(graph) if fast else frozenset[int]()
@@ -109,6 +112,8 @@ class Lanes:
                 return f"k3_from({x[0]}, 0{self._side()})"
             case "rocdl.readlane":
                 return f"k3_from({x[0]}, {x[1]}{self._side()})"
+            case "rocdl.ballot" if op.results[0] in self.asked:
+                return f"k3_wave_any({x[0]})"
             case "rocdl.ballot" if op.result_types[0].bits == 64:
                 return f"k3_ballot({x[0]}{self._side()})"
             case "rocdl.permlane16.swap" | "rocdl.permlane32.swap":

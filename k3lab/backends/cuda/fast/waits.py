@@ -7,6 +7,7 @@ beside it, or a pair whose value nothing takes. A pair that carries its value ne
 
 from __future__ import annotations
 
+from k3lab.backends.cuda.asked import handed_on
 from k3lab.backends.cuda.uniform import SCOPED
 from k3lab.lowering.ir import Op
 from k3lab.sim.checks.touch import drains
@@ -56,22 +57,9 @@ def _taken(graph: Graph, read: set[int]) -> bool:
     """Whether anything takes more of the pairs that were read than their tags, the odd words."""
     ops = [op for block in graph.blocks for op in block.ops]
     known = {op.results[0]: op.attrs["value"] for op in ops if op.name == "llvm.mlir.constant"}
-    read = _handed_on(graph, read)
+    read = handed_on(graph, read)
     for op in ops:
         of_tag = op.name == "llvm.extractelement" and known.get(op.operands[1], 0) % 2 == 1
         if not of_tag and read & set(op.operands):
             return True
     return False
-
-
-def _handed_on(graph: Graph, values: set[int]) -> set[int]:
-    """`values`, and the blocks' arguments that they are passed as."""
-    found = set(values)
-    while True:
-        before = len(found)
-        for block in graph.blocks:
-            for label, passed in block.ops[-1].successors:
-                args = graph.blocks[graph.places[label]].args
-                found |= {arg for (arg, _), source in zip(args, passed, strict=True) if source in found}
-        if len(found) == before:
-            return found

@@ -1,4 +1,8 @@
-"""push, as the kernel does it: 16 columns of o_proj a task, all of a CTA's weights in flight before anything else."""
+"""push, as the kernel does it: 16 columns of o_proj a task, all of a CTA's weights in flight before anything else.
+
+A build with a depth of prefetch has fewer registers for them: there a task's first weights are in flight while the one
+before it is summed and sent.
+"""
 
 from typing import Any
 
@@ -11,7 +15,17 @@ from k3lab.device.memory import buffer, load_words
 from k3lab.device.peers import Peers, disarmed, send
 from k3lab.device.stamps import stamp
 from k3lab.geometry import ROWS
-from k3lab.stages.gemv.product import UNROLLED, Deal, Product, gemv_loads, join_waves, load_rows, multiply
+from k3lab.stages.gemv.product import (
+    UNROLLED,
+    Deal,
+    Product,
+    gemv_loads,
+    issue,
+    join_waves,
+    load_rows,
+    multiply,
+    run_tasks,
+)
 from k3lab.stages.oproj.role import ar_index, other_rank, owner_of_task
 
 
@@ -20,18 +34,42 @@ def run(c: Context, tasks: Deal) -> None:
     """partial = core w_o^T, this CTA's tasks, to the ranks that sum it."""
     weights = buffer(c.args.w_o)
     p = Product(c, c.g.proj, lambda task: (weights, task * ROWS))
-    peers, issued = Peers(c), o_loads(c, p, tasks)
+    peers = Peers(c)
+    if const_expr(c.key.prefetch):
+        _one_ahead(c, p, tasks, peers)
+    else:
+        _all_ahead(c, p, tasks, peers)
+    stamp(c, "pushed")
+
+
+@traced
+def _one_ahead(c: Context, p: Product, tasks: Deal, peers: Peers) -> None:
+    """Tasks past the last are multiplied as well, and sent nowhere."""
+
+    def finish(task: Any, first: int, acc: Any) -> None:
+        stage_o(c, p, task, first, acc, peers, task < tasks.total)
+
+    issued = issue(c, p, tasks)
     for tile in range_constexpr(p.tiles):
         load_core(c, p, tile * p.tokens)
         stamp(c, "core_staged")
+        issued = run_tasks(c, p, tasks, tile, issued, finish)
+
+
+@traced
+def _all_ahead(c: Context, p: Product, tasks: Deal, peers: Peers) -> None:
+    issued = o_loads(c, p, tasks)
+    for tile in range_constexpr(p.tiles):
+        first = tile * p.tokens
+        load_core(c, p, first)
+        stamp(c, "core_staged")
         for i in range_constexpr(len(issued)):
-            stage_o(c, p, tasks.number(i), tile, multiply(c, p, tasks.number(i), issued[i]), peers)
+            stage_o(c, p, tasks.number(i), first, multiply(c, p, tasks.number(i), issued[i]), peers)
         if const_expr(tasks.count > len(issued)):
             for i in range(len(issued), tasks.count):
                 task = tasks.number(i)
                 acc = multiply(c, p, task, gemv_loads(c, p, task, range(p.depth)))
-                stage_o(c, p, task, tile, acc, peers)
-    stamp(c, "pushed")
+                stage_o(c, p, task, first, acc, peers)
 
 
 def o_loads(c: Context, p: Product, tasks: Deal) -> list[Any]:
@@ -45,17 +83,22 @@ def load_core(c: Context, p: Product, first: int) -> None:
     load_rows(c, p, lambda token, column: load_words(core, (token * p.k + column) * 2, 4), first)
 
 
-def stage_o(c: Context, p: Product, task: Any, tile: int, acc: Any, peers: Peers) -> None:
-    """One task's sums, two columns a thread, and where they go."""
-    join_waves(c, p, acc, 2, lambda token, row, values: _push(c, task, tile * p.tokens + token, row, values, peers))
+def stage_o(c: Context, p: Product, task: Any, first: int, acc: Any, peers: Peers, real: Any = None) -> None:
+    """One task's sums on the tile from token `first` on, two columns a thread, and where they go, if it is `real`."""
+
+    def publish(token: Any, row: Any, values: list[Any]) -> None:
+        there = first + token < c.key.tokens
+        _push(c, task, first + token, row, values, peers, there if real is None else there & real)
+
+    join_waves(c, p, acc, 2, publish)
 
 
 @traced
-def _push(c: Context, task: Any, token: Any, row: Any, values: list[Any], peers: Peers) -> None:
+def _push(c: Context, task: Any, token: Any, row: Any, values: list[Any], peers: Peers, there: Any) -> None:
     """Two columns of the partial as one word of this rank's part of AR, to every rank, or to the columns' owner."""
     column = task * ROWS + row
     word = bf16_words(values)[0]
-    if token < c.key.tokens:
+    if there:
         for i in range_constexpr(2):
             dump(c, "partial", token * c.g.hidden + column + i, rnd(values[i]))
         index = ar_index(c, c.args.rank, token, column >> 1)
