@@ -305,7 +305,8 @@ def timed(bench: Bench) -> None:
     with Crew(bench.gpus, bench.engine) as crew:
         for item in bench.of(TIMED):
             bench.note(item.name, lambda item=item: _timed(bench, item, crew))  # type: ignore[misc]
-            bench.note(f"{item.name}: torch", lambda: _by_torch(crew))
+            if bench.found[item.name]["equal"]:  # else nothing is loaded that torch could do as well
+                bench.note(f"{item.name}: torch", lambda: _by_torch(crew))
 
 
 def _by_torch(crew: Crew) -> Found:

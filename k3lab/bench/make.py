@@ -96,12 +96,19 @@ def check(plan: Plan) -> None:
             raise BadInput(f"ranks of m1a: expected 1 on one GPU, got {key.rank_count}.")
 
 
-def run_bench(plan: Plan, clock: Clock, say: Say = print, chosen: Sequence[Subject] | None = None) -> Result:
+def run_bench(
+    plan: Plan,
+    clock: Clock,
+    say: Say = print,
+    chosen: Sequence[Subject] | None = None,
+    keep: Callable[[Result], object] = lambda result: None,
+) -> Result:
     """Every table of the plan, on the clock's device.
 
     Args:
         say: told what is measured next.
         chosen: subjects to time in place of all that the plan names.
+        keep: given the result so far after every table.
 
     Raises:
         BadInput: for a plan that `check` refuses.
@@ -109,9 +116,11 @@ def run_bench(plan: Plan, clock: Clock, say: Say = print, chosen: Sequence[Subje
     check(plan)
     say("bandwidth of a copy")
     bandwidth = clock.bandwidth()
-    tables = [_table(plan, launch, tokens, clock, bandwidth, say, chosen) for launch, tokens in plan.cases()]
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Result(created, clock.describe(), bandwidth, tuple(tables))
+    created, device, tables = datetime.now(UTC).isoformat(timespec="seconds"), clock.describe(), list[Table]()
+    for launch, tokens in plan.cases():
+        tables.append(_table(plan, launch, tokens, clock, bandwidth, say, chosen))
+        keep(Result(created, device, bandwidth, tuple(tables)))
+    return Result(created, device, bandwidth, tuple(tables))
 
 
 def _table(

@@ -282,12 +282,19 @@ def check_count(gpus: int) -> None:
         raise BackendUnavailable(f"cuda: expected {gpus} GPUs in this host, got {count}.")
 
 
-def run_bench(plan: Plan, clock: Clock, say: Callable[[str], object] = print, engine: str = "gpu") -> Result:
+def run_bench(
+    plan: Plan,
+    clock: Clock,
+    say: Callable[[str], object] = print,
+    engine: str = "gpu",
+    keep: Callable[[Result], object] = lambda result: None,
+) -> Result:
     """Every table of the plan, on the first GPUs of this host.
 
     Args:
         clock: of one of them, which describes it.
         say: told what is measured next.
+        keep: given the result so far after every table.
 
     Raises:
         BadInput: for a plan that `Plan.check` refuses.
@@ -297,9 +304,11 @@ def run_bench(plan: Plan, clock: Clock, say: Callable[[str], object] = print, en
     with Crew(plan.gpus, engine) as crew:
         say("copies over the link")
         ground = Ground.of(crew.team, COPY_BYTES if engine == "gpu" else clock.l2_bytes())
-        tables = [_table(plan, name, tokens, crew, ground, clock, say) for name, tokens in plan.asked.cases()]
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Result(created, clock.describe(), ground.memory, tuple(tables))
+        created, device, tables = datetime.now(UTC).isoformat(timespec="seconds"), clock.describe(), list[Table]()
+        for name, tokens in plan.asked.cases():
+            tables.append(_table(plan, name, tokens, crew, ground, clock, say))
+            keep(Result(created, device, ground.memory, tuple(tables)))
+    return Result(created, device, ground.memory, tuple(tables))
 
 
 def _table(

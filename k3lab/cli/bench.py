@@ -58,8 +58,9 @@ def bench(
 ) -> None:
     """Time LAUNCH (k1, m1a, k2a or all) on an NVIDIA GPU.
 
-    Writes bench.json, bench.md and bench.png into DIR: our kernel in its fast and its exact build, torch eager, under a
-    CUDA graph and compiled, a public kernel of a part where one is installed, and the floor that memory sets.
+    Writes bench.json, bench.md and bench.png into DIR, anew after every table: our kernel in its fast and its exact
+    build, torch eager, under a CUDA graph and compiled, a public kernel of a part where one is installed, and the floor
+    that memory sets.
 
     With --gpus the launch's ranks are spread over GPUs of this host: its fast build, NCCL and symmetric memory for the
     hand-off alone and with torch for all of the launch, and the floor that memory and the link set.
@@ -82,11 +83,13 @@ def bench(
     from k3lab.bench.result import joined, load
 
     older = load(out / "bench.json") if keep and (out / "bench.json").is_file() else None
-    with progress("bench", job.steps) as say:
-        result = job.run(clock, say)
-    result = joined(result, older) if older else result
     from k3lab.bench.write import save, shown
 
+    def kept(result: Result) -> Result:
+        return joined(result, older) if older else result
+
+    with progress("bench", job.steps) as say:
+        result = kept(job.run(clock, say, keep=lambda so_far: save(kept(so_far), out)))
     for path in save(result, out):
         click.echo(str(path))
     shown(result, PLAIN_WIDTH)
@@ -142,7 +145,7 @@ class Job:
 
     look: Callable[[], object]
     steps: int
-    run: Callable[[Any, Callable[[str], object]], Result]
+    run: Callable[..., Result]
     lower: Callable[[Path], int]
 
 

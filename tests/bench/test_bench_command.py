@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from k3lab.bench import make, subjects, tune
-from k3lab.bench.result import Row
+from k3lab.bench.result import Row, load
 from k3lab.cli import cli
 from k3lab.launches import LAUNCHES
 from tests.bench.fakes import FakeClock
@@ -86,6 +86,24 @@ def test_it_writes_three_files_and_fails_where_our_kernel_is_wrong(told, monkeyp
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "bench.png"}
     assert "attn_post, S = 1" in done.stdout and "nothing was measured" in done.stdout
     assert ("further from the oracle" in done.stdout) == (not fine)
+
+
+def test_what_was_measured_before_it_is_stopped_is_there(told, monkeypatch, tmp_path):
+    rows = iter([Row("torch, graph", "", "graph", (1e-6,), 1)])
+
+    class Once(subjects.Torch):
+        def row(self, job):
+            try:
+                return next(rows)
+            except StopIteration:
+                raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(make, "subjects", lambda *args: [Once("graph")])
+    plan = ("--geometry", "mini", "--tokens", "1,2", "--nblocks", 1, "--repeats", 1)
+    done = call("k2a", *plan, "--out", tmp_path)
+    assert done.exit_code not in (0, None)
+    assert [table.tokens for table in load(tmp_path / "bench.json").tables] == [1]
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "bench.png"}
 
 
 def test_builds_are_lowered_without_a_gpu(tmp_path):
