@@ -193,6 +193,8 @@ class Timeline:
             found.append("Times are modelled by the simulator, not measured on a GPU.")
         elif self.ranks > 1:
             found.append(self.provenance.get("clocks", {}).get("said", "Each GPU's times are on its own clock."))
+        if "launches" in self.provenance:
+            found.append(f"The launch is {self.provenance['launches']}.")
         return found
 
     @property

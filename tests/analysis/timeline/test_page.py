@@ -60,6 +60,15 @@ def test_page_and_pictures_say_whose_clock_it_is(tmp_path):
             assert said in draw().get_suptitle(), name
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_a_page_says_which_of_many_launches_it_shows(tmp_path):
+    made = replace(chain(clock=TICKS), waits=None, barriers=None)
+    said = "The launch is the last of 32 in a graph."
+    assert said not in Page(made.save(tmp_path).read_text()).text
+    told = replace(made, provenance={"launches": "the last of 32 in a graph"})
+    assert said in Page(told.save(tmp_path).read_text()).text
+
+
 def test_the_canvas_draws_the_intervals_waits_and_path():
     made = chain()
     held = data_of(canvas.fragment(made))
