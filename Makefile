@@ -77,6 +77,8 @@ cuda: $(ALL)
 	$(BIN)/python -m benchmarks.cuda_reports build/cuda --out data/results/cuda
 	for build in exact fast; do $(BIN)/python -m benchmarks.cuda_sweep --build $$build --out data/results/cuda; done
 	$(BIN)/python -m benchmarks.cuda_sanitize build/cuda --out data/results/cuda
+	K3LAB_ARTEFACTS=build/cuda $(BIN)/k3lab selftest --backend cuda --geometry mini --out build/cuda-selftest
+	cp build/cuda-selftest/selftest.json data/results/cuda/
 
 # What data/results/ranks holds, measured again: needs two NVIDIA GPUs of one host (k3lab[cuda]), and flydsl to lower the kernels.
 ranks: $(ALL)

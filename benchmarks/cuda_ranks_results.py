@@ -26,6 +26,8 @@ from k3lab.files import write_together
 KINDS = {"equal": EQUAL, "steps": STEPS, "killed": KILLED, "stamped": STAMPED, "timed": TIMED}
 """The parts that have items, and the kinds of these."""
 PARTS = ("link", *KINDS)
+MEASURED = ("link", "stamped", "timed")
+"""Those that hold nothing against a twin."""
 ABOUT = ("device", "gpus", "engine", "driver", "versions", "date")
 """What every part says of where it ran; the same for all of them."""
 HEADS = ("launch", "ours", "shortest", "a step", "floor", "x floor")
@@ -99,7 +101,8 @@ def counts(result: Found) -> Iterator[str]:
     """A line for each part: how many items were as they must be, and which did not run."""
     for name, part in result["parts"].items():
         found = part["items"].values()
-        line = f"{name}: {sum(row['equal'] for row in found)} of {len(found)} items as they must be"
+        fine = f"{sum(row['equal'] for row in found)} of {len(found)} items"
+        line = f"{name}: {fine} {'measured' if name in MEASURED else 'as they must be'}"
         left = part.get("not_run", [])
         why = f" ({part['ended']})" if left and "ended" in part else ""
         yield f"{line}; not run{why}: {'; '.join(left)}" if left else line

@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 import k3lab
-from benchmarks.cuda_items import FULL, GPU_BLOCKS
+from benchmarks.cuda_items import FULL, GPU_BLOCKS, QUICK, QUICK_BLOCKS
 from k3lab.analysis.timeline import Timeline, run_timeline
 from k3lab.analysis.timeline.make import timeline_of, with_stamps
 from k3lab.backends.cuda import compiler
@@ -38,7 +38,6 @@ from k3lab.kernels.lowered import ARTEFACTS, keep
 
 RANKS = 2
 """Of K2a: as many as the launch of one GPU holds in one grid, with half the CTAs each."""
-QUICK_BLOCKS = 188
 REPLAYS = 3
 
 
@@ -51,8 +50,8 @@ def cases() -> Iterator[k3lab.Case]:
 
 
 def quick_cases() -> Iterator[k3lab.Case]:
-    """The same for the fast build, K2a on one rank, with an H200's quickest BLOCKS and prefetch."""
-    some = {"tokens": 4, "nblocks": 4, "prefetch": 1, "geometry": replace(Geometry.k3(), blocks=QUICK_BLOCKS), **FULL}
+    """The same for the fast build, K2a on one rank, with an H200's quickest knobs."""
+    some = {"tokens": 4, "nblocks": 4, "geometry": replace(Geometry.k3(), blocks=QUICK_BLOCKS), **QUICK}
     yield k3lab.make_case("k1", qlen=4, null="none", **some)
     yield k3lab.make_case("m1a", ranks=1, null="none", **some)
     yield k3lab.make_case("k2a", ranks=1, null="none", **some)

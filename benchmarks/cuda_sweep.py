@@ -32,18 +32,24 @@ Words = Callable[[torch.Tensor], torch.Tensor]
 CHUNK = 1 << 27
 THREADS, BLOCKS = 512, 4096
 SIZES = "#define K3_LDS 0\n#define K3_ROW 0\n#define K3_WAVE_BYTES 0\n#define K3_SHARED 0\n#define K3_PARAMETERS 4\n"
-BODY = """
+OTHER_BF16 = 0x803F
+OTHER_FLOAT = (OTHER_BF16 << 16) - (1 << 32)
+"""Bits that tell the second of a pair from the first: the sign and most of a bf16's mantissa. A NaN stays one."""
+BODY = (
+    f"#define K3_OTHER {OTHER_BF16}u\n"
+    + """
 K3_DEV u32 applied(u32 function, u32 word) {
-  float x = k3_f32(word);
+  float x = k3_f32(word), other = k3_f32(word ^ K3_OTHER << 16);
   K3Vec<u16, 2> pair;
   switch (function) {
     case 0: return k3_cast<u32>(k3_exp2(x));
     case 1: return k3_cast<u32>(k3_rsq(x));
     case 2: return k3_to_bf16(x);
-    case 3: pair = k3_to_bf16(K3Vec<float, 2>{x, x}); return k3_cast<u32>(pair);
-    case 4: return k3_two_e4m3(x, x);
+    case 3: pair = k3_to_bf16(K3Vec<float, 2>{x, other}); return k3_cast<u32>(pair);
+    case 4: return k3_two_e4m3(x, other);
   }
-  pair.v[0] = pair.v[1] = (u16)word;
+  pair.v[0] = (u16)word;
+  pair.v[1] = (u16)(word ^ K3_OTHER);
   return k3_two_e2m1(pair, k3_f32(word >> 16 << 23));
 }
 K3_KERNEL {
@@ -54,6 +60,7 @@ K3_KERNEL {
     y[i] = applied((u32)args[3], x[i]);
 }
 """
+)
 
 
 @dataclass(frozen=True)
@@ -63,21 +70,26 @@ class Function:
     Attributes:
         model: the code for a word.
         nan: whether a code is a NaN.
-        bits: of a code. A result has the same one `copies` times, the first in its lowest bits.
+        bits: of a code.
+        pairs: whether two words are taken at once, the second one `other` of the first; its code is the upper one.
         words: the inputs.
     """
 
     model: Words
     nan: Words
     bits: int = 32
-    copies: int = 1
+    pairs: bool = False
     words: range = range(-(1 << 31), 1 << 31)
+
+    def taken(self, words: torch.Tensor) -> list[torch.Tensor]:
+        """What is taken at once."""
+        return [words, words ^ OTHER_FLOAT if self.bits > 4 else words ^ OTHER_BF16] if self.pairs else [words]
 
     def codes(self, result: torch.Tensor) -> list[torch.Tensor]:
         """Those in the words that the device gave."""
         if self.bits == 32:
             return [result]
-        return [result >> self.bits * place & (1 << self.bits) - 1 for place in range(self.copies)]
+        return [result >> self.bits * place & (1 << self.bits) - 1 for place in range(1 + self.pairs)]
 
 
 def floats(words: torch.Tensor) -> torch.Tensor:
@@ -139,9 +151,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "exp2": Function(partial(of_floats, approx_torch.exp2), float_nan),
     "rsq": Function(partial(of_floats, approx_torch.rsq), float_nan),
     "bf16": Function(bf16, bf16_nan, 16),
-    "bf16_pair": Function(bf16, bf16_nan, 16, 2),
-    "e4m3": Function(e4m3, e4m3_nan, 8, 2),
-    "e2m1": Function(e2m1, no_nan, 4, 2, range(1 << 16, 255 << 16)),
+    "bf16_pair": Function(bf16, bf16_nan, 16, True),
+    "e4m3": Function(e4m3, e4m3_nan, 8, True),
+    "e2m1": Function(e2m1, no_nan, 4, True, range(1 << 16, 255 << 16)),
 }
 """In the order of the kernel's numbers."""
 
@@ -189,15 +201,14 @@ def compared(function: Function, apply: Words, where: str) -> dict[str, Any]:
     for start in function.words[::CHUNK]:
         stop = min(start + CHUNK, function.words.stop)
         words = torch.arange(start, stop, dtype=torch.int64, device=where).int()
-        want, results = function.model(words), function.codes(apply(words))
-        nan = function.nan(want)
-        wrong = torch.zeros_like(nan)
-        for got in results:
-            wrong |= (got != want) & ~(nan & function.nan(got))
+        results, wants = function.codes(apply(words)), [function.model(each) for each in function.taken(words)]
+        wrong = torch.zeros_like(words, dtype=torch.bool)
+        for got, want in zip(results, wants, strict=True):
+            wrong |= (got != want) & ~(function.nan(want) & function.nan(got))
         differ += int(wrong.sum())
         apart = wrong.int()
         if function.bits == 32:
-            apart = (ordered(results[0]) - ordered(want)).abs().masked_fill(~wrong, 0)
+            apart = (ordered(results[0]) - ordered(wants[0])).abs().masked_fill(~wrong, 0)
         place = int(apart.argmax())  # the first of the largest
         if int(apart[place]) > most:
             most, at = int(apart[place]), int(words[place])

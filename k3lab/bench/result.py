@@ -18,6 +18,8 @@ from k3lab.files import parse_document, read_text
 from k3lab.launches import LAUNCHES
 
 VERSION = 1
+WHOLE, PART = "bench.json", "bench.partial.json"
+"""The file of a run, and that of one that is not done."""
 OURS = "ours"
 TORCH_GRAPH = "torch, graph"
 TORCH_NCCL_GRAPH = "torch and NCCL, graph"
@@ -168,6 +170,21 @@ def joined(newer: Result, older: Result) -> Result:
     launches = tuple(LAUNCHES)
     places = sorted(found, key=lambda place: (launches.index(place[0]), *place[1:]))
     return replace(newer, tables=tuple(found[place] for place in places))
+
+
+def earlier(folder: Path, device: Mapping[str, Any]) -> Result | None:
+    """The tables of bench.json in a folder, and before these those of a run that was stopped; None without any.
+
+    Raises:
+        BadInput: when they were measured on another device than `device`, or with other versions.
+    """
+    found: Result | None = None
+    for path in (folder / WHOLE, folder / PART):
+        if path.is_file():
+            held = load(path)
+            expect(held.device == device, f"older benchmark {str(path)!r}", f"one on {device}", f"one on {held.device}")
+            found = joined(held, found) if found else held
+    return found
 
 
 def decibels(value: float) -> float | None:

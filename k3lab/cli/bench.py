@@ -58,9 +58,9 @@ def bench(
 ) -> None:
     """Time LAUNCH (k1, m1a, k2a or all) on an NVIDIA GPU.
 
-    Writes bench.json, bench.md and bench.png into DIR, anew after every table: our kernel in its fast and its exact
-    build, torch eager, under a CUDA graph and compiled, a public kernel of a part where one is installed, and the floor
-    that memory sets.
+    Writes bench.json, bench.md and bench.png into DIR: our kernel in its fast and its exact build, torch eager, under a
+    CUDA graph and compiled, a public kernel of a part where one is installed, and the floor that memory sets. Until the
+    last table is measured, those before lie in DIR/bench.partial.json; of a run that was stopped, --keep keeps them.
 
     With --gpus the launch's ranks are spread over GPUs of this host: its fast build, NCCL and symmetric memory for the
     hand-off alone and with torch for all of the launch, and the floor that memory and the link set.
@@ -80,16 +80,16 @@ def bench(
     from k3lab.files import check_writable
 
     check_writable(out)
-    from k3lab.bench.result import joined, load
+    from k3lab.bench.result import earlier, joined
+    from k3lab.bench.write import save, save_part, shown
 
-    older = load(out / "bench.json") if keep and (out / "bench.json").is_file() else None
-    from k3lab.bench.write import save, shown
+    older = earlier(out, clock.describe()) if keep else None
 
-    def kept(result: Result) -> Result:
+    def whole(result: Result) -> Result:
         return joined(result, older) if older else result
 
     with progress("bench", job.steps) as say:
-        result = kept(job.run(clock, say, keep=lambda so_far: save(kept(so_far), out)))
+        result = whole(job.run(clock, say, keep=lambda so_far: save_part(whole(so_far), out)))
     for path in save(result, out):
         click.echo(str(path))
     shown(result, PLAIN_WIDTH)

@@ -115,7 +115,7 @@ K2A = Launch(
     end_tensors=("prefix", "x_out"),
     stamp_points=(
         START,
-        StampPoint("core_staged", "o", GEMV, "all weights asked for, core rows in LDS", last=True),
+        StampPoint("core_staged", "o", GEMV, "first weights asked for, core rows in LDS", last=True),
         StampPoint("pushed", "o", GEMV, "every task multiplied and sent to the ranks"),
         StampPoint("reduced", "reduce", ATTENTION, "the ranks' partials waited for and summed"),
         StampPoint("slice_gate", "slice+gate", ATTENTION, "partial sums put; on a CTA that has a token, its weights"),

@@ -172,6 +172,14 @@ class TestAsked:
         made.to()
         assert made.asked() == {ballot}
 
+    def test_one_of_half_a_wave_is_not(self):
+        """Votes of the other lanes do not count there."""
+        made = Votes()
+        half = made("rocdl.ballot", made.voted, kind=I32, of=I1)
+        made("llvm.icmp", half, made("llvm.mlir.constant", kind=I32, value=0), kind=I1, of=I32, predicate=EQUAL)
+        made.to()
+        assert made.asked() == set()
+
     def test_one_round_against_the_next_is_not(self):
         """Votes that differ and are both not 0: whether any lane voted would say that they are the same."""
         made = Votes()

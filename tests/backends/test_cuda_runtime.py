@@ -368,10 +368,11 @@ class TestModelsOfTheSweep:
         function = cuda_sweep.FUNCTIONS[name]
         start = 127 << 16 | 0x3F80 if name == "e2m1" else 0x3F800000
         function = replace(function, words=range(start, start + 5000))
-        top = 1 << function.bits * (function.copies - 1)
+        top = 1 << function.bits * function.pairs
 
         def right(words: torch.Tensor) -> torch.Tensor:
-            return function.model(words) * (top + 1 if function.copies == 2 else 1)
+            first, *second = (function.model(each) for each in function.taken(words))
+            return first | second[0] << function.bits if second else first
 
         def wrong(words: torch.Tensor) -> torch.Tensor:
             return right(words) ^ torch.where((words == start + 3000) | (words == start + 4100), top, 0).int()
@@ -382,6 +383,18 @@ class TestModelsOfTheSweep:
         ulps = {"most_ulps": 1} if name == "exp2" else {}
         some = {"inputs": 5000, "differ": 2, **ulps, "at_bits": f"{start + 3000:#010x}"}
         assert cuda_sweep.compared(function, wrong, "cpu") == some
+
+    @pytest.mark.parametrize("name", ["bf16_pair", "e4m3", "e2m1"])
+    def test_a_pair_that_is_swapped_is_wrong(self, name):
+        function = cuda_sweep.FUNCTIONS[name]
+        start = 127 << 16 | 0x3F80 if name == "e2m1" else 0x3F800000
+        function = replace(function, words=range(start, start + 10))
+
+        def swapped(words: torch.Tensor) -> torch.Tensor:
+            first, second = (function.model(each) for each in function.taken(words))
+            return second | first << function.bits
+
+        assert cuda_sweep.compared(function, swapped, "cpu")["differ"] == 10
 
     @pytest.mark.parametrize(
         ("name", "nans", "others"),

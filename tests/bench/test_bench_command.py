@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from k3lab.bench import make, subjects, tune
-from k3lab.bench.result import Row, load
+from k3lab.bench.result import Result, Row, load, to_json
 from k3lab.cli import cli
 from k3lab.launches import LAUNCHES
 from tests.bench.fakes import FakeClock
@@ -88,22 +88,48 @@ def test_it_writes_three_files_and_fails_where_our_kernel_is_wrong(told, monkeyp
     assert ("further from the oracle" in done.stdout) == (not fine)
 
 
-def test_what_was_measured_before_it_is_stopped_is_there(told, monkeypatch, tmp_path):
-    rows = iter([Row("torch, graph", "", "graph", (1e-6,), 1)])
+@pytest.fixture
+def stopped(told, monkeypatch):
+    """Runs of the command that are stopped once so many tables are measured."""
 
-    class Once(subjects.Torch):
-        def row(self, job):
-            try:
-                return next(rows)
-            except StopIteration:
-                raise KeyboardInterrupt from None
+    def run(tables, tokens, *args):
+        left = iter(range(tables))
 
-    monkeypatch.setattr(make, "subjects", lambda *args: [Once("graph")])
-    plan = ("--geometry", "mini", "--tokens", "1,2", "--nblocks", 1, "--repeats", 1)
-    done = call("k2a", *plan, "--out", tmp_path)
-    assert done.exit_code not in (0, None)
-    assert [table.tokens for table in load(tmp_path / "bench.json").tables] == [1]
-    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "bench.png"}
+        class Counted(subjects.Torch):
+            def row(self, job):
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                return Row("torch, graph", "", "graph", (1e-6,), 1)
+
+        monkeypatch.setattr(make, "subjects", lambda *args: [Counted("graph")])
+        return call("k2a", "--geometry", "mini", "--tokens", tokens, "--nblocks", 1, "--repeats", 1, *args)
+
+    return run
+
+
+def tokens_in(path):
+    return [table.tokens for table in load(path).tables]
+
+
+def test_a_run_that_is_stopped_keeps_what_it_measured_and_the_run_before(stopped, tmp_path):
+    whole, part = tmp_path / "bench.json", tmp_path / "bench.partial.json"
+    assert stopped(2, "1,2", "--out", tmp_path).exit_code == 0
+    for tokens, left in (("3,4", [3]), ("5,6", [5])):  # what it adds to is not asked for
+        assert stopped(1, tokens, "--out", tmp_path).exit_code == 130
+        assert tokens_in(whole) == [1, 2] and tokens_in(part) == left
+    assert stopped(1, "6,7", "--out", tmp_path, "--keep").exit_code == 130
+    assert tokens_in(whole) == [1, 2] and tokens_in(part) == [1, 2, 5, 6]
+    assert stopped(1, "2", "--out", tmp_path, "--keep").exit_code == 0
+    assert tokens_in(whole) == [1, 2, 5, 6] and not part.exists()
+
+
+@pytest.mark.parametrize("name", ["bench.json", "bench.partial.json"])
+def test_tables_of_another_device_are_not_kept_and_nothing_is_measured(told, monkeypatch, tmp_path, name):
+    there = Result("then", {**FakeClock().describe(), "name": "another"}, 1e9, ())
+    (tmp_path / name).write_text(to_json(there))
+    monkeypatch.setattr(make, "subjects", None)
+    said = refused(2, "k2a", "--geometry", "mini", "--tokens", 1, "--nblocks", 1, "--out", tmp_path, "--keep")
+    assert name in said and "'another'" in said
 
 
 def test_builds_are_lowered_without_a_gpu(tmp_path):

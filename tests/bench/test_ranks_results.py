@@ -33,6 +33,9 @@ def test_the_last_folders_item_counts_and_what_is_missing_is_named(tmp_path):
     assert killed["items"][NAMES[0]]["equal"] and killed["not_run"] == NAMES[2:]
     lines = list(results.counts(results.merged([first, second])))
     assert f"killed: 2 of 2 items as they must be; not run (ended by its limit of 9 s): {'; '.join(NAMES[2:])}" in lines
+    timed = part(tmp_path / "c", "timed", {"k2a S4": timed_row(20.0), "k2a S1": {"equal": False}})
+    (line,) = (line for line in results.counts(results.merged([timed])) if line.startswith("timed: "))
+    assert line.startswith("timed: 1 of 2 items measured; not run")
     assert not results.merged([second, first])["parts"]["killed"]["items"][NAMES[0]]["equal"]
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import k3lab
+from k3lab.geometry import Geometry
 from k3lab.kernels import peers
 from k3lab.kernels.health import GaveUp
 from k3lab.kernels.host import Buffers
@@ -323,6 +324,20 @@ def test_the_variants_agree_in_every_order_of_events_and_no_detector_finds_anyth
     assert agree(values, Options(**DETECTORS, **(ORDERS[order](3) if order else {})))
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_detector_is_silent_with_one_task_ahead(variant):
+    case = tiny_case(17, **SMALL, token_tile=3, prefetch=1, **VARIANTS[variant])
+    assert faults(case, Options(**DETECTORS)) == []
+
+
+@pytest.mark.full
+def test_full_size_as_on_a_gpu_equals_the_twin():
+    """One rank; as many GEMV CTAs as an H200 has multiprocessors, with one task's weights in flight."""
+    geometry = replace(Geometry.k3(), blocks=188)
+    case = k3lab.make_case("k2a", geometry=geometry, tokens=4, nblocks=4, ranks=1, token_tile=4, prefetch=1)
+    assert faults(case) == []
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "variant", [pytest.param(v, marks=[] if v == "one-tagged" else [pytest.mark.slow], id=v) for v in VARIANTS]
@@ -337,7 +352,6 @@ def test_full_size_on_eight_ranks_equals_the_twin(variant):
 @pytest.mark.parametrize("sentinel", [False, True])
 @pytest.mark.parametrize("tokens", [1, 4, 8, 16])
 def test_full_size_takes_no_scratch_memory_and_spills_nothing(tokens, sentinel):
-    from k3lab.geometry import Geometry
     from k3lab.kernels.lowered import lowered
     from k3lab.launches import K2A
     from k3lab.lowering.isa import cached_isa

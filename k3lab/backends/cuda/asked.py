@@ -8,6 +8,7 @@ from k3lab.lowering.ir import Op
 from k3lab.sim.decode.cfg import Graph
 
 BALLOT = "rocdl.ballot"
+LANES = 64
 
 
 def handed_on(graph: Graph, values: set[int]) -> set[int]:
@@ -24,10 +25,10 @@ def handed_on(graph: Graph, values: set[int]) -> set[int]:
 
 
 def asked(graph: Graph) -> frozenset[int]:
-    """The ballots, by value, that are only told from 0, wherever they are passed on to."""
+    """The ballots of a whole wave, by value, that are only told from 0, wherever they are passed on to."""
     ops = [op for block in graph.blocks for op in block.ops]
     zeros = {op.results[0] for op in ops if op.name == "llvm.mlir.constant" and op.attrs["value"] == 0}
-    ballots = (op.results[0] for op in ops if op.name == BALLOT)
+    ballots = (op.results[0] for op in ops if op.name == BALLOT and op.result_types[0].bits == LANES)
     return frozenset(value for value in ballots if _told_from_zero(ops, handed_on(graph, {value}), zeros))
 
 
