@@ -107,6 +107,21 @@ def _rows() -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in json.loads(fine("doctor", "--json"))["backends"]}
 
 
+def test_doctor_passes_over_files_that_others_are_just_renaming(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "kept").write_bytes(b"12345")
+    (tmp_path / "going.tmp").write_bytes(b"123")
+    size = os.path.getsize
+
+    def gone(path: str) -> int:
+        (tmp_path / "going.tmp").unlink(missing_ok=True)
+        return size(path)
+
+    monkeypatch.setattr("os.path.getsize", gone)
+    monkeypatch.setenv("K3LAB_CACHE", str(tmp_path))
+    (folder,) = json.loads(fine("doctor", "--json"))["caches"]
+    assert (folder["files"], folder["bytes"]) == (1, 5)
+
+
 def test_doctor_says_whether_kernels_can_be_simulated(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("k3lab.lowering.codegen.version", lambda: "0.5.0")
     monkeypatch.setattr("k3lab.kernels.lowered.has_kernel", lambda launch: launch.name == "k1")

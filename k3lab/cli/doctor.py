@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import metadata, resources
@@ -110,7 +110,7 @@ def _folder(about: str, named: str, folder: Path) -> dict[str, Any]:
         check_writable(folder)
     except BadInput:
         writable = False
-    sizes = [os.path.getsize(path) for path in _files(folder)]
+    sizes = list(_sizes(folder))
     return {
         "about": about,
         "named_by": named,
@@ -121,10 +121,14 @@ def _folder(about: str, named: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _files(folder: Path) -> list[str]:
-    """Files under `folder` that are still there; none where it cannot be read."""
-    found = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
-    return [path for path in found if os.path.isfile(path)]
+def _sizes(folder: Path) -> Iterator[int]:
+    """Bytes of every file under `folder`, but for those that are renamed or removed meanwhile; none where it cannot be
+    read."""
+    for place, _, names in os.walk(folder):
+        for path in (os.path.join(place, name) for name in names):
+            with suppress(OSError):
+                if os.path.isfile(path):
+                    yield os.path.getsize(path)
 
 
 def _memory() -> int | None:

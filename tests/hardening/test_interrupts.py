@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,36 +9,42 @@ from typing import Any
 
 import pytest
 
-from tests.hardening.processes import files, members, started, wait_for
+from tests.hardening.processes import PATIENCE, files, members, started
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 needs_flydsl = pytest.mark.skipif(find_spec("flydsl") is None, reason="needs flydsl to lower a kernel")
 
 BEGUN = """
-import sys, threading, time
+import os, signal, sys, threading, time
 from pathlib import Path
 
+name, everyone, mark = sys.argv[1], sys.argv[2] == "True", Path(sys.argv[3])
+
+def runs():
+    # The main thread's stack tells whether the named function does.
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    while frame is not None and frame.f_code.co_qualname != name:
+        frame = frame.f_back
+    return frame is not None
+
 def watch():
-    # Long work has begun once the named module's function runs: the main thread's stack tells.
-    name = sys.argv[1]
     while True:
-        frame = sys._current_frames().get(threading.main_thread().ident)
-        while frame is not None:
-            if frame.f_code.co_qualname == name:
-                Path(sys.argv[2]).touch()
-                return
-            frame = frame.f_back
+        if runs():
+            time.sleep(0.03)  # what it starts gets going
+            if runs():
+                mark.touch()
+                return os.killpg(0, signal.SIGINT) if everyone else os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.002)
 
 threading.Thread(target=watch, daemon=True).start()
 from k3lab.cli import cli
-cli(sys.argv[3:], prog_name="k3lab")
+cli(sys.argv[4:], prog_name="k3lab")
 """
-"""Runs a command, and touches a file as soon as a function of it is on the stack."""
+"""Runs a command that interrupts itself while a function of it is on the stack, and touches a file before."""
 
 
 def interrupted(tmp_path: Path, function: str, *arguments: str, everyone: bool) -> tuple[int, str]:
-    """Exit code and stderr of a command that gets SIGINT once `function` runs; nothing of it may be left.
+    """Exit code and stderr of a command that gets SIGINT while `function` runs; nothing of it may be left.
 
     Args:
         everyone: the signal goes to all its processes, as a terminal sends it; else to k3lab's own alone.
@@ -48,11 +52,9 @@ def interrupted(tmp_path: Path, function: str, *arguments: str, everyone: bool) 
     mark, out, temporary = tmp_path / "begun", tmp_path / "out", tmp_path / "tmp"
     temporary.mkdir()
     environment = {"K3LAB_CACHE": str(tmp_path / "cache"), "TMPDIR": str(temporary)}
-    process = started("-c", BEGUN, function, mark, *arguments, cwd=tmp_path, **environment)
-    wait_for(mark.exists, process)
-    time.sleep(0.1)
-    (os.killpg if everyone else os.kill)(process.pid, signal.SIGINT)
-    _, words = process.communicate(timeout=60)
+    process = started("-c", BEGUN, function, str(everyone), mark, *arguments, cwd=tmp_path, **environment)
+    _, words = process.communicate(timeout=PATIENCE)
+    assert mark.exists(), words
     limit = time.monotonic() + 10
     while members(process.pid) and time.monotonic() < limit:  # those that were killed take a moment to end
         time.sleep(0.05)
