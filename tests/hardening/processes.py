@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +17,10 @@ PATIENCE = 120.0
 
 
 def started(*words: str | Path, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
-    """`python WORDS...`, leader of a session of its own as a command in a terminal is of its process group."""
+    """`python WORDS...`, leader of a session of its own as a command in a terminal is of its process group.
+
+    It minds Ctrl-C, which a shell makes what it starts in the background ignore.
+    """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
@@ -25,6 +30,7 @@ def started(*words: str | Path, cwd: Path | None = None, **environment: str) -> 
         cwd=cwd,
         env=env,
         start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
