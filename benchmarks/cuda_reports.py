@@ -75,10 +75,8 @@ def written(case: k3lab.Case, out: Path) -> Iterator[str]:
 def in_a_row(case: k3lab.Case) -> Timeline:
     """The last of many launches of the fast build."""
     case, clock = with_stamps(case), DeviceClock()
-    turn, ranks = (
-        rotation(case, clock.l2_bytes()),
-        [Buffers.of(case.declaration, case.key, each) for each in case.ranks],
-    )
+    turn = rotation(case, clock.l2_bytes())
+    ranks = [Buffers.of(case.declaration, case.key, tensors) for tensors in case.ranks]
     if case.declaration.peers(case.key):
         peers.join(ranks)
     step = Step(Launcher(ranks, fast=True), turn.sets, turn.launches)
