@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import k3lab
+from k3lab.bench.tune import spread
 from k3lab.cases.make import FILLS
 from k3lab.geometry import Geometry
 from k3lab.kernels.lowered import keep
@@ -24,13 +25,17 @@ TOKENS = (1, 4, 8, 16)
 FULL: Mapping[str, Any] = {"token_tile": 4}
 """Knobs that let a full-size launch fit a GPU: four token rows in shared memory at once."""
 GPU_BLOCKS = 256
-QUICK: Mapping[str, Any] = {**FULL, "prefetch": 1}
-QUICK_BLOCKS = 188
-"""Those, and the workgroups, with which the fast build takes the least time on an H200 at S = 4."""
+QUICK_GEOMETRY = replace(Geometry.k3(), blocks=188)
+"""With the workgroups with which the fast build takes the least time on an H200 at S = 4."""
 LIST = "items.json"
 INPUTS = ("values", "seed", "null", "slots")
 """Options that no kernel depends on."""
 DUMPED = ("whole", "stages", "fast", "one-rank", "gives-up")
+
+
+def quick(launch: str) -> dict[str, Any]:
+    """The knobs with which it does."""
+    return {**FULL, "prefetch": 1, **(spread(QUICK_GEOMETRY) if launch == "m1a" else {})}
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,9 @@ def _full(made: Maker) -> None:
         for ranks in (1, 2, 4):
             geometry = replace(Geometry.k3(max(ranks, 2)), blocks=GPU_BLOCKS // ranks)
             made.add(f"k2a full S{tokens} ranks {ranks}", "whole", "k2a", geometry, nblocks=4, ranks=ranks, **some)
-    geometry = replace(Geometry.k3(), blocks=QUICK_BLOCKS)
-    made.add("k2a full S4 ranks 1, one task ahead", "whole", "k2a", geometry, nblocks=4, ranks=1, tokens=4, **QUICK)
+    timed: dict[str, Any] = {"nblocks": 4, "ranks": 1, "tokens": 4}
+    for launch, about in {"m1a": "dealt as it is timed", "k2a": "one task ahead"}.items():
+        made.add(f"{launch} full S4 ranks 1, {about}", "whole", launch, QUICK_GEOMETRY, **timed, **quick(launch))
     one = {"nblocks": 4, "ranks": 8, "tokens": 4, "shots": "one", **FULL}
     made.add("k2a full S4 ranks 8, one live", "one-rank", "k2a", Geometry.k3(), **one)
     made.add("m1a full S4 ranks 8, one live", "one-rank", "m1a", Geometry.k3(), nblocks=4, ranks=8, tokens=4, **FULL)
@@ -146,10 +152,9 @@ def _epochs(made: Maker) -> None:
         geometry = replace(Geometry.k3(), blocks=GPU_BLOCKS // options.get("ranks", 1))
         some = {"tokens": 4, "nblocks": 4, "count": 10_000}
         made.add(f"{launch} full S4, fast, 10000 launches", "fast-epochs", launch, geometry, **some, **FULL, **options)
-        geometry = replace(Geometry.k3(), blocks=QUICK_BLOCKS)
         alone = {name: 1 if name == "ranks" else value for name, value in options.items()}
         name = f"{launch} full S4, fast, as it is timed, 10000 launches"
-        made.add(name, "fast-epochs", launch, geometry, **some, **QUICK, **alone)
+        made.add(name, "fast-epochs", launch, QUICK_GEOMETRY, **some, **quick(launch), **alone)
 
 
 def load(folder: Path) -> list[Item]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.cuda_items import FULL, GPU_BLOCKS, Item, Maker
 from k3lab.backends.cuda.ranks.plan import Plan
+from k3lab.bench.tune import spread
 from k3lab.geometry import Geometry
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -88,5 +89,5 @@ def _fast(made: Maker, name: str, kind: str, launch: str, tokens: int, blocks: i
     """An item of the fast build on two ranks, with the knobs that take the least time on one GPU."""
     geometry = replace(Geometry.k3(2 if launch == "k2a" else 8), blocks=blocks)
     tile = tokens if launch == "k2a" else min(tokens, FULL["token_tile"])
-    knobs = {"token_tile": tile, "prefetch": 1}
+    knobs = {"token_tile": tile, "prefetch": 1, **(spread(geometry) if launch == "m1a" else {})}
     made.add(f"{name}, fast, {ENDS[kind]}", kind, launch, geometry, nblocks=4, tokens=tokens, ranks=2, **knobs, **more)

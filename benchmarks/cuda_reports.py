@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 import k3lab
-from benchmarks.cuda_items import FULL, GPU_BLOCKS, QUICK, QUICK_BLOCKS
+from benchmarks.cuda_items import FULL, GPU_BLOCKS, QUICK_GEOMETRY, quick
 from k3lab.analysis.timeline import Timeline, run_timeline
 from k3lab.analysis.timeline.make import timeline_of, with_stamps
 from k3lab.backends.cuda import compiler
@@ -51,10 +51,9 @@ def cases() -> Iterator[k3lab.Case]:
 
 def quick_cases() -> Iterator[k3lab.Case]:
     """The same for the fast build, K2a on one rank, with an H200's quickest knobs."""
-    some = {"tokens": 4, "nblocks": 4, "geometry": replace(Geometry.k3(), blocks=QUICK_BLOCKS), **QUICK}
-    yield k3lab.make_case("k1", qlen=4, null="none", **some)
-    yield k3lab.make_case("m1a", ranks=1, null="none", **some)
-    yield k3lab.make_case("k2a", ranks=1, null="none", **some)
+    some = {"tokens": 4, "nblocks": 4, "null": "none", "geometry": QUICK_GEOMETRY}
+    for launch, options in {"k1": {"qlen": 4}, "m1a": {"ranks": 1}, "k2a": {"ranks": 1}}.items():
+        yield k3lab.make_case(launch, **options, **some, **quick(launch))
 
 
 def written(case: k3lab.Case, out: Path) -> Iterator[str]:

@@ -2,9 +2,10 @@
 
     python -m benchmarks.cuda_sweep [--out OUT] [--build exact|fast]
 
-exp2, rsq and the conversions to bf16 (one alone, and two at once) and e4m3 take every float32; the conversion to E2M1
-takes every bf16 with every scale that is a power of two. Writes OUT/sweep-BUILD.json: by function, how many results
-differ from the model; for exp2 and rsq also by how many ulps at most.
+exp2, rsq, 1 / x, a quotient of x and another float, and the conversions to bf16 (one alone, and two at once) and e4m3
+take every float32; the conversion to E2M1 takes every bf16 with every scale that is a power of two. Writes
+OUT/sweep-BUILD.json: by function, how many results differ from the model; for the first four also by how many ulps at
+most.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ SIZES = "#define K3_LDS 0\n#define K3_ROW 0\n#define K3_WAVE_BYTES 0\n#define K3
 OTHER_BF16 = 0x803F
 OTHER_FLOAT = (OTHER_BF16 << 16) - (1 << 32)
 """Bits that tell the second of a pair from the first: the sign and most of a bf16's mantissa. A NaN stays one."""
+SCATTER = 0x9E3779B1
+"""Times a float's bits modulo 2^32: those of the float that it is divided by, of any sign and exponent."""
 BODY = (
-    f"#define K3_OTHER {OTHER_BF16}u\n"
+    f"#define K3_OTHER {OTHER_BF16}u\n#define K3_SCATTER {SCATTER}u\n"
     + """
 K3_DEV u32 applied(u32 function, u32 word) {
   float x = k3_f32(word), other = k3_f32(word ^ K3_OTHER << 16);
@@ -44,9 +47,11 @@ K3_DEV u32 applied(u32 function, u32 word) {
   switch (function) {
     case 0: return k3_cast<u32>(k3_exp2(x));
     case 1: return k3_cast<u32>(k3_rsq(x));
-    case 2: return k3_to_bf16(x);
-    case 3: pair = k3_to_bf16(K3Vec<float, 2>{x, other}); return k3_cast<u32>(pair);
-    case 4: return k3_two_e4m3(x, other);
+    case 2: return k3_cast<u32>(k3_quotient(1.0f, x));
+    case 3: return k3_cast<u32>(k3_quotient(x, k3_f32(word * K3_SCATTER)));
+    case 4: return k3_to_bf16(x);
+    case 5: pair = k3_to_bf16(K3Vec<float, 2>{x, other}); return k3_cast<u32>(pair);
+    case 6: return k3_two_e4m3(x, other);
   }
   pair.v[0] = (u16)word;
   pair.v[1] = (u16)(word ^ K3_OTHER);
@@ -102,6 +107,18 @@ def of_floats(function: Words, words: torch.Tensor) -> torch.Tensor:
     return function(floats(words)).view(torch.int32)
 
 
+def quotient(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a / b of floats, rounded right: a quotient of 24 bits by 24 that is no tie lies further from one than a double's
+    rounding reaches."""
+    return (a.double() / b.double()).float()
+
+
+def scattered(words: torch.Tensor) -> torch.Tensor:
+    """The bits of what each float is divided by."""
+    product = words.long() * SCATTER & 0xFFFFFFFF
+    return (product - (product >> 31 << 32)).int()
+
+
 def bf16(words: torch.Tensor) -> torch.Tensor:
     """The bf16 of floats, as torch rounds them."""
     return floats(words).bfloat16().view(torch.int16).int() & 0xFFFF
@@ -150,6 +167,8 @@ def no_nan(codes: torch.Tensor) -> torch.Tensor:
 FUNCTIONS: Mapping[str, Function] = {
     "exp2": Function(partial(of_floats, approx_torch.exp2), float_nan),
     "rsq": Function(partial(of_floats, approx_torch.rsq), float_nan),
+    "reciprocal": Function(partial(of_floats, lambda x: quotient(torch.ones_like(x), x)), float_nan),
+    "quotient": Function(lambda words: of_floats(lambda x: quotient(x, floats(scattered(words))), words), float_nan),
     "bf16": Function(bf16, bf16_nan, 16),
     "bf16_pair": Function(bf16, bf16_nan, 16, True),
     "e4m3": Function(e4m3, e4m3_nan, 8, True),

@@ -12,7 +12,7 @@ from k3lab.bench.check import reference
 from k3lab.bench.clock import Clock
 from k3lab.bench.result import Result, Table, Tuning
 from k3lab.bench.sets import rotation
-from k3lab.bench.subjects import COMPILE_MODE, REPEATS, Job, Subject, median_of, subjects, timed
+from k3lab.bench.subjects import COMPILE_MODES, REPEATS, Job, Subject, median_of, subjects, timed
 from k3lab.cases.case import Case
 from k3lab.cases.make import geometry_of, make_case
 from k3lab.errors import BadInput, expect
@@ -44,7 +44,7 @@ class Plan:
     fields: Mapping[str, Any] = field(default_factory=dict)
     tune: bool = False
     repeats: int = REPEATS
-    compile_mode: str = COMPILE_MODE
+    compile_modes: Sequence[str] = COMPILE_MODES
     without: Sequence[str] = ()
     seed: int = 0
 
@@ -74,7 +74,7 @@ def options_of(plan: Plan, launch: str, tokens: int) -> dict[str, Any]:
 def key_of(plan: Plan, launch: str, tokens: int) -> LaunchKey:
     """The key of the build that is timed where nothing is tuned, without making a case."""
     options = options_of(plan, launch, tokens)
-    return tune.default_key(get(launch).key(options.pop("geometry"), **options))
+    return tune.default_key(get(launch).key(options.pop("geometry"), **options), plan.fields)
 
 
 def case_of(plan: Plan, launch: str, tokens: int) -> Case:
@@ -143,7 +143,7 @@ def _table(
         tuning = _tuning(job, clock)
         job = replace(job, key=tune.with_knobs(key, tuning.knobs))
     rows = []
-    for subject in subjects(launch, plan.without, plan.compile_mode) if chosen is None else chosen:
+    for subject in subjects(launch, plan.without, plan.compile_modes) if chosen is None else chosen:
         say(f"{what}: {subject.name}")
         rows.append(timed(subject, job))
     moved = floor.bytes_to_move(case)

@@ -239,7 +239,7 @@ class Plan:
     def key(self, launch: str, tokens: int) -> LaunchKey:
         """Of the build that is timed, without making a case."""
         options = self.options(launch, tokens)
-        return tune.default_key(get(launch).key(options.pop("geometry"), **options))
+        return tune.default_key(get(launch).key(options.pop("geometry"), **options), self.asked.fields)
 
     def case(self, launch: str, tokens: int) -> Case:
         """A case of live requests, for that key."""
@@ -354,7 +354,7 @@ def _weights(work: Work) -> int:
 
 def _ours(work: Work, crew: Crew, repeats: int) -> Row:
     """Our kernel: outputs of one launch held against the oracle, then launches in a row."""
-    name, about = f"{OURS}, fast build", "one launch a GPU: tensor cores, approximate exp2 and rsq"
+    name, about = f"{OURS}, fast build", "one launch a GPU: tensor cores, approximate exp2, rsq and quotients"
     try:
         team = crew.team
         given = work.load(team)

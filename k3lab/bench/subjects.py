@@ -29,8 +29,9 @@ from k3lab.launches import LaunchKey
 from k3lab.stats import error_stats
 
 REPEATS = 50
-COMPILE_MODE = "max-autotune-no-cudagraphs"
-"""Of torch.compile: its own choice of the quickest kernels; the graph is ours, so that the sets can rotate."""
+COMPILE_MODES = ("max-autotune-no-cudagraphs", "default")
+"""Of torch.compile: kernels chosen by measuring them, and by rule, which are quicker at times; the graph is ours, so
+that the sets can rotate."""
 BF16_DB = -20 * math.log10(2.0**-7 / math.sqrt(12))
 """Least signal to noise of one bf16 rounding: an ulp is at most 2^-7 of the value, its error's rms 1 / sqrt(12) ulp."""
 
@@ -85,7 +86,7 @@ class Kernel:
 
     @property
     def about(self) -> str:
-        how = "tensor cores, approximate exp2 and rsq" if self.fast else "the twin's bits, no speed meant"
+        how = "tensor cores, approximate exp2, rsq and quotients" if self.fast else "the twin's bits, no speed meant"
         return f"one launch: {how}"
 
     def row(self, job: Job) -> Row:
@@ -145,11 +146,12 @@ class Torch:
     """The same work in torch: `eager`, `graph` (eager in a CUDA graph) or `compiled` (torch.compile, then a graph)."""
 
     how: str
-    mode: str = COMPILE_MODE
+    mode: str = COMPILE_MODES[0]
 
     @property
     def name(self) -> str:
-        return {"eager": "torch, eager", "graph": TORCH_GRAPH, "compiled": "torch.compile, graph"}[self.how]
+        compiled = f"torch.compile {self.mode.removesuffix('-no-cudagraphs')}, graph"
+        return {"eager": "torch, eager", "graph": TORCH_GRAPH, "compiled": compiled}[self.how]
 
     @property
     def about(self) -> str:
@@ -265,13 +267,13 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def subjects(launch: str, without: Sequence[str] = (), mode: str = COMPILE_MODE) -> list[Subject]:
+def subjects(launch: str, without: Sequence[str] = (), modes: Sequence[str] = COMPILE_MODES) -> list[Subject]:
     """Everything that is timed of a launch, but for `without`: `exact`, `eager`, `graph`, `compile`, `parts`."""
     made: dict[str, list[Subject]] = {
         "fast": [Kernel()],
         "exact": [Kernel(fast=False)],
         "graph": [Torch("graph")],
-        "compile": [Torch("compiled", mode)],
+        "compile": [Torch("compiled", mode) for mode in modes],
         "eager": [Torch("eager")],
         "parts": [Recurrence(public=False), Recurrence(public=True)] if launch == "k1" else [],
     }

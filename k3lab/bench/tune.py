@@ -10,7 +10,7 @@ chooses that too (64 registers where a multiprocessor holds two workgroups of 51
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 from k3lab.backends import cuda
 from k3lab.backends.cuda import compiler
 from k3lab.bench.result import Tried, Tuning
-from k3lab.errors import BackendUnavailable, K3LabError
-from k3lab.geometry import KCH, WAVES
+from k3lab.errors import BackendUnavailable, BadInput, K3LabError
+from k3lab.geometry import KCH, WAVES, Geometry
 from k3lab.kernels.lowered import keep, lowered, sources
 from k3lab.launches import Launch, LaunchKey
 from k3lab.lowering import store
@@ -37,14 +37,21 @@ ROWS_BYTES = 64 * 1024
 a tile of TILES[0] fits there in any case."""
 PREFETCH = (1, 2)
 """Rounds of weights in flight ahead: more than registers hold are spilled."""
-TOGETHER = ("blocks", "token_tile")
-"""Knobs that a search chooses first, and together: both say what fits a multiprocessor."""
+DEALS = ("qb0", "uk_ctas")
+"""M1a's, which go with BLOCKS."""
+TOGETHER = ("blocks", "token_tile", *DEALS)
+"""Knobs that a search chooses first, and together: what fits a multiprocessor, and what goes with it."""
 
 
-def default_key(key: LaunchKey) -> LaunchKey:
-    """`key` with the token tile and the depth of prefetch that let it fit a GPU, where it names none."""
+def default_key(key: LaunchKey, named: Collection[str] = ()) -> LaunchKey:
+    """`key` with the token tile and depth of prefetch that let it fit a GPU, where it has none, and M1a's deals.
+
+    Args:
+        named: fields that were asked for, which stay.
+    """
     tile, depth = key.token_tile or min(_rows_of_half(key), key.tokens), key.prefetch or PREFETCH[0]
-    return replace(key, token_tile=tile, prefetch=depth)
+    deals = spread(key.geometry) if hasattr(key, DEALS[0]) else {}
+    return replace(key, token_tile=tile, prefetch=depth, **{n: value for n, value in deals.items() if n not in named})
 
 
 def candidates(key: LaunchKey, units: int = UNITS) -> list[Knobs]:
@@ -52,28 +59,38 @@ def candidates(key: LaunchKey, units: int = UNITS) -> list[Knobs]:
 
     BLOCKS (of a rank): all ranks' together one a multiprocessor, a GEMV workgroup on each and attention ones beside, or
     256; token tile: what fits beside another workgroup, and up to the tokens with one workgroup a multiprocessor;
-    prefetch: fewer rounds than there are; and K1's local gate.
+    prefetch: fewer rounds than there are; and K1's local gate. M1a's deals follow from BLOCKS (`spread`).
     """
     ranks, rounds, half = key.rank_count, _rounds(key), _rows_of_half(key)
     shapes = [(DEFAULT_BLOCKS // ranks, half), ((units + ranks * key.geometry.na) // ranks, half)]
     shapes += [(units // ranks, tile) for tile in TILES if tile >= half and (tile == half or tile < 2 * key.tokens)]
-    gates: tuple[bool, ...] = (False, True) if _has_gate(key) else (False,)
+    gates: list[Knobs] = [{"gate_local": gate} for gate in (False, True)] if _has_gate(key) else [{}]
     made = [
-        {"blocks": b, "token_tile": tile, "prefetch": depth, **({"gate_local": gate} if _has_gate(key) else {})}
+        {"blocks": b, "token_tile": tile, "prefetch": depth, **_deals(key, b), **gate}
         for b, tile in sorted({(b, min(tile, key.tokens)) for b, tile in shapes})
         if b > key.geometry.na
         for depth in PREFETCH
         if depth < rounds
         for gate in gates
     ]
-    first = knobs_of(default_key(key))
-    return [first, *(knobs for knobs in made if knobs != first)]
+    first = knobs_of(default_key(key, DEALS))
+    return [first, *(knobs for knobs in made if knobs != first and _valid(key, knobs))]
 
 
 def knobs_of(key: LaunchKey) -> Knobs:
     """The knobs of a key."""
-    made: Knobs = {"blocks": key.geometry.blocks, "token_tile": key.token_tile, "prefetch": key.prefetch}
-    return {**made, "gate_local": key.gate_local} if _has_gate(key) else made
+    own = [name for name in ("token_tile", "prefetch", *DEALS) if hasattr(key, name)]
+    own += ["gate_local"] if _has_gate(key) else []
+    return {"blocks": key.geometry.blocks, **{name: getattr(key, name) for name in own}}
+
+
+def _valid(key: LaunchKey, knobs: Knobs) -> bool:
+    """Whether the rest of the key can stand beside the knobs: CTAs that it names may be past fewer BLOCKS."""
+    try:
+        with_knobs(key, knobs)
+    except BadInput:
+        return False
+    return True
 
 
 def with_knobs(key: LaunchKey, knobs: Mapping[str, Any]) -> LaunchKey:
@@ -84,6 +101,20 @@ def with_knobs(key: LaunchKey, knobs: Mapping[str, Any]) -> LaunchKey:
     """
     rest = {name: value for name, value in knobs.items() if name != "blocks"}
     return replace(key, geometry=replace(key.geometry, blocks=knobs["blocks"]), **rest)
+
+
+def spread(geometry: Geometry) -> Knobs:
+    """M1a's deals that put few tasks on a GPU's CTAs each: q_b from the first GEMV CTA that has a projection task less
+    than those before it, W_UK's waves over all GEMV CTAs (its product takes many instructions where FP4 has none)."""
+    ctas = geometry.gemv_ctas
+    return {"qb0": (geometry.tasks(geometry.qkv_a) + geometry.tasks(geometry.proj)) % ctas, "uk_ctas": ctas}
+
+
+def _deals(key: LaunchKey, blocks: int) -> Knobs:
+    """M1a's deals for BLOCKS: each as the key has it, where that is not `spread`'s."""
+    held = {name: getattr(key, name) for name in DEALS if hasattr(key, name)}
+    own, other = (spread(sizes) for sizes in (key.geometry, replace(key.geometry, blocks=blocks)))
+    return {name: other[name] if value == own[name] else value for name, value in held.items()}
 
 
 def _has_gate(key: LaunchKey) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Named here too, so that --help imports nothing heavy; a test holds them against what there is.
 LAUNCHES = ("k1", "m1a", "k2a")
 KINDS = ("exact", "graph", "compile", "eager", "parts")
+MODES = ("max-autotune-no-cudagraphs", "default")
+"""Modes of torch.compile that are timed."""
 PLAIN_WIDTH = 200
 
 
@@ -33,7 +35,7 @@ PLAIN_WIDTH = 200
 @click.option("--tune", is_flag=True, help="Choose the knobs by measuring some; kept for this device.")
 @click.option("--repeats", default=50, show_default=True, help="Repetitions that are timed.")
 @click.option("--without", "left_out", default="", metavar="LIST", help=f"Leave out some of {', '.join(KINDS)}.")
-@click.option("--compile-mode", default="max-autotune-no-cudagraphs", show_default=True, help="Of torch.compile.")
+@click.option("--compile-modes", default=",".join(MODES), show_default=True, metavar="LIST", help="Of torch.compile.")
 @click.option("--gpu", default=0, show_default=True, help="Number of the GPU.")
 @click.option("--nblocks", default=4, show_default=True, help="NB: earlier block outputs that the mix sees.")
 @click.option("--gpus", type=int, metavar="N", help="k2a, m1a: over the first N GPUs of this host, a process each.")
@@ -110,6 +112,9 @@ def plan_of(described: Mapping[str, Any]) -> Plan:
     left_out = tuple(name for name in described["left_out"].split(",") if name)
     for name in left_out:
         expect(name in KINDS, "--without", f"some of {', '.join(KINDS)}, with commas between", repr(name))
+    modes = tuple(mode for mode in described["compile_modes"].split(",") if mode)
+    for mode in modes:
+        expect(mode in MODES, "--compile-modes", f"some of {', '.join(MODES)}, with commas between", repr(mode))
     sizes = {name: described[name] for name in ("geometry", "tp", "blocks") if described[name] is not None}
     fields = dict(options.parse_assignment(text) for text in described["assignments"])
     own = sorted(fields.keys() & {"tokens", "nblocks", "ranks"})
@@ -127,7 +132,7 @@ def plan_of(described: Mapping[str, Any]) -> Plan:
         fields,
         described["tune"],
         described["repeats"],
-        described["compile_mode"],
+        tuple(dict.fromkeys(modes)),
         left_out,
     )
 
@@ -156,7 +161,7 @@ def _on_one(asked: Mapping[str, Any], units: int) -> Job:
     from k3lab.bench.subjects import subjects
 
     make.check(plan)
-    steps = 1 + sum(1 + plan.tune + len(subjects(name, plan.without)) for name, _ in plan.cases())
+    steps = 1 + sum(1 + plan.tune + len(subjects(name, plan.without, plan.compile_modes)) for name, _ in plan.cases())
     return Job(lambda: None, steps, partial(make.run_bench, plan), lambda folder: _lower(plan, folder, units))
 
 

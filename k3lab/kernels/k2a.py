@@ -38,7 +38,7 @@ def body(c: Context) -> None:
 def projection(c: Context) -> None:
     """o_proj's tasks, round robin; where they do not divide, some CTAs have one less.
 
-    In a build with a depth of prefetch these multiply one past the last instead: half the code, fewer registers.
+    In a build with a depth of prefetch `run_tasks` passes over that one: half the code, fewer registers.
     """
     tasks = round_robin(c, c.g.tasks(c.g.hidden))
     if const_expr(tasks.total % c.g.gemv_ctas == 0 or c.key.prefetch > 0):

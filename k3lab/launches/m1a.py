@@ -32,6 +32,8 @@ class M1aKey(LaunchKey):
         q_heads: QH, head slots of q_out; 0 stands for ranks x HEADS. More are pads that repeat the first heads.
         qbf16: keep bf16 queries (one rank only).
         q_eps, kv_eps: epsilon of the latent norms: vLLM takes the config's 1e-5, the Hugging Face model and ATOM 1e-6.
+        qb0: knob: GEMV CTA that q_b's tasks are dealt from, modulo their number.
+        uk_ctas: knob: CTAs that the W_UK waves lie on, the last ones; all GEMV CTAs where those are fewer.
     """
 
     delta: bool = True
@@ -40,6 +42,8 @@ class M1aKey(LaunchKey):
     qbf16: bool = False
     q_eps: float = 1e-5
     kv_eps: float = 1e-5
+    qb0: int = 8
+    uk_ctas: int = 48
 
     def fill(self) -> None:
         if self.q_heads == 0:
@@ -55,6 +59,8 @@ class M1aKey(LaunchKey):
         for name in ("q_eps", "kv_eps"):
             value = getattr(self, name)
             expect(0 < value < 1, name, "a number between 0 and 1", repr(value))
+        expect(0 <= self.qb0 < self.geometry.blocks, "qb0", f"a CTA 0 .. {self.geometry.blocks - 1}", self.qb0)
+        expect(self.uk_ctas >= 1, "uk_ctas", "at least 1", self.uk_ctas)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from k3lab.cases import Case
-from k3lab.geometry import COLS, HEAD_DIM, NOPE, ROPE, ROWS, V_CHUNKS, WAVES
+from k3lab.geometry import COLS, HEAD_DIM, NOPE, ROPE, ROWS, V_CHUNKS
 from k3lab.launches.declaration import Launch
 from k3lab.stages.kda.conv.twin import CARRIED
 
-QB_SHIFT, UK_CTAS, UK_TILE = 8, 48, 16
+UK_TILE = 16
 """As `k3lab.stages.mla.role` and `k3lab.stages.gemv.product` have them, which need flydsl."""
 
 CHUNK = HEAD_DIM // V_CHUNKS
@@ -192,20 +192,20 @@ def _gate_out(p: Places) -> torch.Tensor:
 
 
 def _q_nope(p: Places) -> torch.Tensor:
-    return _round_robin(p, p.along("HEADS") * HEAD_TASKS + p.axis(-1) // ROWS, QB_SHIFT)
+    return _round_robin(p, p.along("HEADS") * HEAD_TASKS + p.axis(-1) // ROWS, p.key.qb0)
 
 
 def _q_pe(p: Places) -> torch.Tensor:
-    return _round_robin(p, p.along("HEADS") * HEAD_TASKS + NOPE_TASKS + p.axis(-1) // ROWS, QB_SHIFT)
+    return _round_robin(p, p.along("HEADS") * HEAD_TASKS + NOPE_TASKS + p.axis(-1) // ROWS, p.key.qb0)
 
 
 def _query(p: Places) -> torch.Tensor:
     """A wave task is (16 tokens, head, 16 latent rows), on the last CTAs' waves; q_b's tasks put the pe part."""
     head, value = p.along("HEADS") if "HEADS" in p.dims else p.along("QH"), p.axis(-1)
     task = (p.tokens // UK_TILE * p.g.heads + head) * (p.g.kv_lora // ROWS) + value // ROWS
-    ctas = min(UK_CTAS, p.g.gemv_ctas)
-    absorbed = p.g.blocks - ctas + task // WAVES % ctas
-    pe = _round_robin(p, head * HEAD_TASKS + NOPE_TASKS + (value - p.g.kv_lora) // ROWS, QB_SHIFT)
+    ctas = min(p.key.uk_ctas, p.g.gemv_ctas)
+    absorbed = p.g.blocks - ctas + task % ctas
+    pe = _round_robin(p, head * HEAD_TASKS + NOPE_TASKS + (value - p.g.kv_lora) // ROWS, p.key.qb0)
     return torch.where(value < p.g.kv_lora, absorbed, pe)
 
 

@@ -359,11 +359,59 @@ class TestWaits:
                 made("rocdl.s.waitcnt", kind=None, bitfield=DRAIN if kind == "d" else LDS_ONLY)
         made.to()
         found = publishing(made.graph())
-        assert found == tuple(frozenset((0, place) for place in places) for places in (barriers, drained))
+        assert (found.barriers, found.drains) == tuple(
+            frozenset((0, place) for place in places) for places in (barriers, drained)
+        )
+        assert not found.flags
+
+    def test_the_fence_stands_where_the_flag_is_put(self):
+        """By one thread, in a block of its own; what all threads store after it has none."""
+        made = Made(I64)
+        self._publish(made)
+        made.to((1, ()), (2, ()), when=made.params[0])
+        made.block()
+        self._store(made, 16)
+        self._store(made, 16)
+        made.to((2, ()))
+        made.block()
+        self._store(made, 16)
+        made.to()
+        found = publishing(made.graph())
+        assert found.flags == {(1, 0)} and found.drains == {(0, 0)} and not found.barriers
+
+    @pytest.mark.parametrize(
+        ("policies", "barrier", "flags"),
+        [
+            ((16,), False, {2}),
+            ((17, 16), False, {2}),
+            ((0, 17), False, {3}),
+            ((0,), False, set()),
+            ((16,), True, set()),
+        ],
+    )
+    def test_only_the_first_store_for_others_before_the_next_barrier_is_a_flag(self, policies, barrier, flags):
+        made = Made(I64)
+        self._publish(made)
+        if barrier:
+            made("rocdl.s.barrier", kind=None)
+        for policy in policies:
+            self._store(made, policy)
+        made.to()
+        found = publishing(made.graph())
+        assert found.flags == {(0, place) for place in flags}
+        assert found.barriers == (set() if flags else {(0, 1)})
+
+    def _publish(self, made: Made) -> None:
+        made("rocdl.s.waitcnt", kind=None, bitfield=DRAIN)
+        made("rocdl.s.barrier", kind=None)
+
+    def _store(self, made: Made, policy: int) -> None:
+        made("rocdl.raw.ptr.buffer.store", made.params[0], made.params[0], kind=None, aux=policy)
 
     def test_where_the_fences_stand_in_the_text(self):
         body = translate(small("exchange"), True).body
-        assert body.count("k3_block_sync(); k3_fence_device();") == 1  # before the flag is put
+        assert "k3_block_sync(); k3_fence" not in body
+        assert len(re.findall(r"  k3_fence_device\(\);\n  k3_buffer_store", body)) == 1  # before the flag is put
         assert body.count("k3_fence_device();") == 2 and re.search(r"L\d+:;\n  k3_fence_device\(\);", body)
         text = small("exchange").text
         (barrier, *_) = re.findall(r".*(?:gpu|rocdl\.s)\.barrier.*\n", text)
@@ -371,7 +419,7 @@ class TestWaits:
         assert "k3_block_sync(); k3_fence" not in alone and alone.count("  k3_fence_device();") == 2
 
     @pytest.mark.parametrize("launch", QUICK)
-    def test_every_drain_of_the_kernels_is_published_by_the_next_barrier(self, launch):
+    def test_every_drain_of_the_kernels_is_published_by_the_flag_after_the_next_barrier(self, launch):
         module = module_of(launch)
         body = translate(module, True).body
         (kernel,) = module.kernels.values()
@@ -382,8 +430,8 @@ class TestWaits:
                 count, waiting = count + 1, False
         assert count and not waiting
         scope = "system" if launch == "k2a" else "device"
-        assert body.count(f"k3_block_sync(); k3_fence_{scope}();") == count
-        assert body.count("k3_block_sync();") > count
+        assert len(re.findall(rf"  k3_fence_{scope}\(\);\n  k3_buffer_store", body)) == count
+        assert "k3_block_sync(); k3_fence" not in body and body.count("k3_block_sync();") > count
 
 
 class TestPlaces:

@@ -79,7 +79,7 @@ def test_times_grow_with_the_work(clock):
 
 
 def test_a_small_benchmark_is_right_everywhere(clock):
-    plan = Plan(("k1", "m1a", "k2a"), (2,), Geometry.mini(), 2, repeats=3, compile_mode="default")
+    plan = Plan(("k1", "m1a", "k2a"), (2,), Geometry.mini(), 2, repeats=3, compile_modes=("default",))
     found = run_bench(plan, clock, lambda what: None)
     for table in found.tables:
         for row in table.rows:

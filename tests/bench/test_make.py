@@ -163,7 +163,7 @@ def test_a_compiler_that_fails_ends_in_its_row(quick, monkeypatch):
 
     monkeypatch.setattr("torch.compile", lambda *a, **o: fails)
     (found,) = small([Torch("compiled")], launches=("k2a",), tokens=(1,)).tables
-    assert found.rows[0].note == "torch.compile, graph: RuntimeError: no triton"
+    assert found.rows[0].note == "torch.compile max-autotune, graph: RuntimeError: no triton"
 
 
 def test_the_public_kernel_of_a_part_is_used_only_where_it_is_installed(quick, monkeypatch):
@@ -198,7 +198,7 @@ def test_plans_out_of_range_are_refused_before_anything_runs():
 
 def test_subjects_can_be_left_out():
     everything = [subject.name for subject in subjects.subjects("k1")]
-    assert len(everything) == 7 and len(subjects.subjects("m1a")) == 5
+    assert len(everything) == 8 and len(subjects.subjects("m1a")) == 6
     left = [subject.name for subject in subjects.subjects("k1", ("exact", "compile", "eager", "parts"))]
     assert left == ["ours, fast build", TORCH_GRAPH]
 

@@ -43,6 +43,29 @@ def test_candidates_are_keys_the_default_first_and_none_twice(launch, tokens):
     rows = 16 if launch == "k2a" else 4  # of 1536 columns, or of 7168: so many fit twice into a multiprocessor
     assert {knobs["token_tile"] for knobs in listed if knobs["blocks"] > 132} == {min(rows, tokens)}
     assert ("gate_local" in listed[0]) == (launch == "k1")
+    assert ("qb0" in listed[0]) == (launch == "m1a")
+
+
+def test_m1a_deals_go_with_blocks():
+    """228 projection tasks and 144 of q_b: with 132 GEMV workgroups the first 96 have two projections."""
+    deals = {knobs["blocks"]: (knobs["qb0"], knobs["uk_ctas"]) for knobs in tune.candidates(key_of("m1a"))}
+    assert deals == {132: (0, 76), 188: (96, 132), 256: (28, 200)}
+
+
+@pytest.mark.parametrize("named", [{"uk_ctas": 64}, {"uk_ctas": 48, "qb0": 8}])
+def test_m1a_deals_that_are_named_stay(named):
+    key = key_of("m1a", fields=named)
+    listed = tune.candidates(key)
+    assert {knobs["blocks"] for knobs in listed} == {132, 188, 256}
+    for name, value in named.items():
+        assert getattr(key, name) == value
+        assert {knobs[name] for knobs in listed} == {value}
+
+
+@pytest.mark.parametrize(("launch", "named"), [("m1a", {"qb0": 200}), ("k1", {"kda0": 200})])
+def test_a_cta_that_is_named_leaves_out_fewer_blocks(launch, named):
+    listed = tune.candidates(key_of(launch, fields=named))
+    assert {knobs["blocks"] for knobs in listed} == {256}
 
 
 def test_several_ranks_share_the_workgroups():

@@ -69,6 +69,8 @@ def m1a(draw: st.DrawFn) -> dict[str, Any]:
         "qbf16": draw(FLAGS) and ranks == 1,
         "q_eps": draw(BETWEEN),
         "kv_eps": draw(BETWEEN),
+        "qb0": draw(st.integers(0, shared["geometry"].blocks - 1)),
+        "uk_ctas": draw(st.integers(1, 300)),
     }
 
 
@@ -182,6 +184,8 @@ WRONG = {
     "qbf16": (1,),
     "q_eps": (0,),
     "kv_eps": (1,),
+    "qb0": (-1, 10**6, 1.5),
+    "uk_ctas": (0, "all"),
     "reset": ("no",),
     "shots": ("three", 1, None, ["auto"]),
     "sentinel": (None,),
@@ -269,6 +273,6 @@ def small(name: str, drawn: dict[str, Any]) -> LaunchKey:
     if name == "k1":
         cut |= {"kda0": min(drawn["kda0"], mini.blocks - 1)}
     if name == "m1a":
-        cut |= {"q_heads": 0}
+        cut |= {"q_heads": 0, "qb0": min(drawn["qb0"], mini.blocks - 1)}
     key = LAUNCHES[name].key(mini, **cut)
     return replace(key, dumps=False)

@@ -42,7 +42,7 @@ def under_orders(cases: Sequence[tuple[str, ...]], tokens: Callable[[tuple[str, 
     return made
 
 
-BUILD = ("dumps", "timeline", "bounded", "token_tile", "prefetch", "kda0", "gate_local", "blocks")
+BUILD = ("dumps", "timeline", "bounded", "token_tile", "prefetch", "kda0", "gate_local", "qb0", "uk_ctas", "blocks")
 """Options of a build alone: no result depends on them."""
 
 

@@ -18,6 +18,7 @@ BLOCKED = "summed_in_rank_order and one-sentinel"
 NANS = "arrive_as_nan"
 TILES = "equals_the_twin and S4-auto-tagged-r2-added-few-bounded"
 AHEAD = "equals_the_twin and S4-one-tagged-r2-reset-few-ahead"
+TILES_AHEAD = "equals_the_twin and S4-two-sentinel-r2-added-many-ahead"
 FEW = "equals_the_twin and few"
 MANY = "equals_the_twin and many"
 RESET = "equals_the_twin and reset"
@@ -73,7 +74,7 @@ CAUGHT = (
     Mutant("first tile's rows again, a task ahead", PUSH, "load_core(c, p, tile * p.tokens)",
            "load_core(c, p, 0)", AHEAD),
     Mutant("token past the last sent", PUSH, "first + token < c.key.tokens", "first + token >= 0", TILES),
-    Mutant("task past the last sent", PUSH, "there if real is None else there & real", "there", AHEAD),
+    Mutant("task past the last sent", PUSH, "there if real is None else there & real", "there", TILES_AHEAD),
     Mutant("first looped task left out", PUSH, "range(len(issued), tasks.count)",
            "range(len(issued) + 1, tasks.count)", FEW),
     Mutant("task past the last", ROLES, "if tasks.number(tasks.count - 1) < tasks.total:",

@@ -35,8 +35,8 @@ FACTORS: Factors = {
     "sources": {"nb0": {"nblocks": 0}, "nb4": {"nblocks": 4}},
     "knobs": {
         "default": {},
-        "few": {"blocks": 23, "token_tile": 2, "prefetch": 1},
-        "many": {"blocks": 61, "prefetch": 2},
+        "few": {"blocks": 23, "token_tile": 2, "prefetch": 1, "qb0": 0},
+        "many": {"blocks": 61, "prefetch": 2, "qb0": 40, "uk_ctas": 45},
     },
     **PREFIX,
     **BUILDS,
@@ -52,8 +52,8 @@ LARGE: Factors = {
     "sources": {"nb1": {"nblocks": 1}, "nb3": {"nblocks": 3}, "nb8": {"nblocks": 8}},
     "knobs": {
         "default": {},
-        "few": {"blocks": 27, "token_tile": 5},
-        "all": {"blocks": 48, "token_tile": 16, "prefetch": 1},
+        "few": {"blocks": 27, "token_tile": 5, "uk_ctas": 3},
+        "all": {"blocks": 48, "token_tile": 16, "prefetch": 1, "qb0": 47, "uk_ctas": 1},
     },
     **PREFIX,
     **BUILDS,

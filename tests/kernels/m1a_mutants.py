@@ -59,6 +59,6 @@ CAUGHT = (
 )  # fmt: skip
 
 EQUIVALENT = (
-    Mutant("pe tasks elsewhere", ROLE, "QB_SHIFT = 8", "QB_SHIFT = 3", WATCHED),
-    Mutant("fewer W_UK CTAs", ROLE, "UK_CTAS = 48", "UK_CTAS = 5", WATCHED),
+    Mutant("pe tasks elsewhere", ROLE, "c.key.qb0)", "c.key.qb0 - 5)", WATCHED),
+    Mutant("fewer W_UK CTAs", ROLE, "min(int(key.uk_ctas),", "min(5,", WATCHED),
 )  # fmt: skip

@@ -151,6 +151,17 @@ def test_every_option_under_other_orders_of_events_and_no_finding(labels, how):
     assert m1a_faults(sim, seed=1, **options_of(FACTORS, labels)) == []
 
 
+@pytest.mark.parametrize("blocks", [96, 131])
+def test_a_workgroup_does_nothing_for_a_task_past_the_last(blocks):
+    """Of the 132 projection tasks: each workgroup has two turns, and some have none in the second."""
+    case = mini_case("m1a", timeline=True, tokens=2, nblocks=1, blocks=blocks)
+    buffers = Buffers.of(M1A, case.key, case.ranks[0])
+    simulated(buffers)
+    twice = buffers.stamps()[case.key.geometry.na :, M1A.stamps.index("second_proj")] != 0
+    second = 132 - case.key.geometry.gemv_ctas
+    assert 0 < second < len(twice) and twice[:second].all() and not twice[second:].any()
+
+
 def test_a_stamp_of_every_stage_is_written_and_a_skipped_one_is_zero():
     case = mini_case("m1a", timeline=True, **SMALL)
     buffers = Buffers.of(M1A, case.key, case.ranks[0])

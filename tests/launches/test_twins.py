@@ -121,6 +121,11 @@ def test_knobs_change_nothing():
     for knob in ({"token_tile": 2}, {"prefetch": 1}, {"kda0": 3}, {"gate_local": True}):
         got = k3lab.run("k1", case_for("k1", **knob))
         assert all(same(got[name], want[name]) for name in want.values)
+    base = case_for("m1a")
+    want = k3lab.run("m1a", base)
+    for knob in ({"qb0": 3}, {"uk_ctas": 1}):
+        got = k3lab.run("m1a", case_for("m1a", **knob))
+        assert all(same(got[name], want[name]) for name in want.values)
 
 
 @pytest.mark.parametrize("tokens", [1, 65])

@@ -1,4 +1,4 @@
-// ---- exp2 and rsq, rounded right ------------------------------------------------------------------------------------
+// ---- exp2, rsq and quotients, rounded right -------------------------------------------------------------------------
 //
 // In double, and where that lies within 16 of its ulps of a float midpoint the side is decided exactly: by the error of
 // a fused product, or for 2^x by a sum in pairs of doubles, good to about 2^-98. (No 2^x of a float x comes closer to a
@@ -46,6 +46,7 @@ K3_DEV float k3_beside(u64 bits, bool above) {
 // The GPU's own approximations, subnormals flushed as the models do.
 K3_DEV float k3_exp2(float x) { return k3_approx_exp2(x); }
 K3_DEV float k3_rsq(float x) { return k3_approx_rsq(x); }
+K3_DEV float k3_quotient(float a, float b) { return k3_approx_quotient(a, b); }
 #else
 K3_SLOW float k3_exp2(float x) {
   double wide = x == rintf(x) && fabsf(x) < 300.0f ? ldexp(1.0, (int)x) : exp2((double)x);
@@ -61,4 +62,5 @@ K3_SLOW float k3_rsq(float x) {
   return k3_undecided(bits) ? k3_beside(bits, k3_rsq_above(x, k3_f64((bits & ~0x1FFFFFFFull) | 0x10000000ull)))
                             : (float)wide;
 }
+K3_DEV float k3_quotient(float a, float b) { return a / b; }
 #endif

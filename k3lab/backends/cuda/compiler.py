@@ -11,7 +11,7 @@ from k3lab.lowering import store
 
 MISSING = "cuda: expected the package cuda-bindings and NVRTC, got {}; install k3lab[cuda]."
 FLAGS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false")
-"""Floats as the kernel's text says: nothing contracted, true divisions, subnormals kept."""
+"""Floats as the translation says: nothing contracted, `/` a true division, subnormals kept."""
 
 
 def binding(name: str) -> Any:

@@ -206,6 +206,11 @@ K3_DEV float k3_approx_rsq(float x) {
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+K3_DEV float k3_approx_quotient(float a, float b) {  // of all floats, within 2 ulps
+  float y;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 // Nearest, ties to even; a NaN is the one that the instruction gives. Two at once: the first in the low half.
 K3_DEV u16 k3_narrow_bf16(float x) {
   u16 y;

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from k3lab.backends.cuda.fast.alignment import alignment
 from k3lab.backends.cuda.fast.twice import THREAD
-from k3lab.backends.cuda.fast.waits import guarding, publishing
+from k3lab.backends.cuda.fast.waits import Publishing, guarding, publishing
 from k3lab.backends.cuda.handover import meetings
 from k3lab.backends.cuda.memory import MEMORY, Reach, accesses, unbounded
 from k3lab.backends.cuda.operations import SPELLED, Operands
@@ -122,7 +122,7 @@ class _Translation:
         known = alignment(self.graph, module) if fast else None
         self.reach = Reach(system, known, unbounded(list(kernel.ops())))
         self.fence = f"k3_fence_{'system' if system else 'device'}();"
-        self.published, self.drained = publishing(self.graph) if fast else (frozenset(), frozenset())
+        self.published = publishing(self.graph) if fast else Publishing()
         self.guarded = guarding(self.graph) if fast else frozenset[int]()
         self.missing: list[str] = []
 
@@ -211,12 +211,14 @@ class _Translation:
         if op.name in BARRIERS:
             if split:
                 raise Untranslated("where not all lanes of a wave are")
-            yield f"k3_block_sync(); {self.fence if at in self.published else ''}".rstrip()
+            yield f"k3_block_sync(); {self.fence if at in self.published.barriers else ''}".rstrip()
         elif op.successors or op.name in ("llvm.return", "llvm.unreachable"):
             yield from self._end(op, names)
-        elif op.name in NO_EFFECT or at in self.drained:
+        elif op.name in NO_EFFECT or at in self.published.drains:
             return
         elif op.name in MEMORY:
+            if at in self.published.flags:
+                yield self.fence
             yield from MEMORY[op.name](op, names, self.reach)
         else:
             yield f"v{op.results[0]} = {self._expression(op, names, split)};" if op.results else self._unknown(op)

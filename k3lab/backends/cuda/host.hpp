@@ -106,6 +106,7 @@ static inline u32 k3_warp_ballot(bool condition) {
 #ifdef K3_FAST
 static inline float k3_approx_exp2(float x) { return exp2f(x); }
 static inline float k3_approx_rsq(float x) { return 1.0f / sqrtf(x); }
+static inline float k3_approx_quotient(float a, float b) { return a / b; }
 static inline u32 k3_bytes(u32 low, u32 high, u32 which) {
   u64 all = (u64)high << 32 | low;
   u32 picked = 0;

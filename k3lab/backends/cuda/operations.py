@@ -145,6 +145,8 @@ UNORDERED = {9: "<=", 10: "<", 11: ">=", 12: ">"}
 @spells(*ARITHMETIC)
 def _arithmetic(op: Op, x: Operands) -> str:
     _f32(op, "f64")
+    if op.name == "llvm.fdiv" and op.result_types[0].name == "f32":
+        return f"k3_quotient({x[0]}, {x[1]})"
     return f"{x[0]} {ARITHMETIC[op.name]} {x[1]}"
 
 

@@ -34,7 +34,7 @@ ACROSS = frozenset(
 )
 """Operations that move values between the lanes of a wave."""
 SCOPED = frozenset({16, 17})
-"""Cache policies of loads that meet what other workgroups and other GPUs store."""
+"""Cache policies of what other workgroups, or other GPUs, store and load too."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Uniformity:
         """Start with all alike, and follow what differs until nothing new does."""
         found = cls(graph)
         shifts = dict(_wave_numbers(graph))
-        after = _post_dominators(graph)
+        after = post_dominators(graph)
         while True:
             before = len(found.divergent), len(found.split)
             found._follow_values(shifts)
@@ -130,7 +130,7 @@ def _wave_numbers(graph: Graph) -> Iterable[tuple[int, int]]:
                 yield op.results[0], shift
 
 
-def _post_dominators(graph: Graph) -> list[int | None]:
+def post_dominators(graph: Graph) -> list[int | None]:
     """Of every block the next one that all ways from it to the end pass; None where that is the end itself."""
     count = len(graph.blocks)
     everything = set(range(count))

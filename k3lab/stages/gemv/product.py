@@ -170,25 +170,45 @@ def run_tasks(
 ) -> list[Any]:
     """The CTA's tasks on the tile of tokens in LDS; returns the weights issued for the next tile.
 
-    A task's weights are issued before the sums of the one before it. `points` are stamped after the first tasks.
+    A task's weights are issued before the sums of the one before it. `points` are stamped after the first tasks. Tasks
+    past the last are passed over; in a tile that another follows they are multiplied, as that one's weights are issued
+    behind them, and `finish` is to publish nothing.
     """
     first, unrolled, more = tile * p.tokens, min(deal.count, UNROLLED), tile + 1 < p.tiles
     looped = deal.count > unrolled
     for i in range_constexpr(unrolled):
-        acc = multiply(c, p, deal.readable(i), issued)
-        following = i + 1 if i + 1 < unrolled else 0
-        issued = []
+        following, point = i + 1 if i + 1 < unrolled else 0, points[i] if i < len(points) else ""
         if const_expr(following > 0 or (more and not looped)):
+            acc = multiply(c, p, deal.readable(i), issued)
             issued = gemv_loads(c, p, deal.readable(following), range(p.depth))
-        finish(deal.number(i), first, acc)
-        if const_expr(i < len(points)):
-            stamp(c, points[i])
+            _end(c, deal.number(i), first, acc, finish, point)
+        else:
+            _last(c, p, deal, i, first, issued, finish, point)
+            issued = []
     if const_expr(looped):
         for i in range(unrolled, deal.count):
-            task = deal.readable(i)
-            finish(deal.number(i), first, multiply(c, p, task, gemv_loads(c, p, task, range(p.depth))))
+            if deal.number(i) < deal.total:
+                task = deal.number(i)
+                finish(task, first, multiply(c, p, task, gemv_loads(c, p, task, range(p.depth))))
         issued = issue(c, p, deal) if more else []
     return issued
+
+
+@traced
+def _last(
+    c: Context, p: Product, deal: Deal, i: int, first: int, issued: list[Any], finish: Finish, point: str
+) -> None:
+    """A task that no weights follow, unless it lies past the last."""
+    task = deal.number(i)
+    if task < deal.total:
+        _end(c, task, first, multiply(c, p, task, issued), finish, point)
+
+
+@traced
+def _end(c: Context, task: Any, first: int, acc: Any, finish: Finish, point: str) -> None:
+    finish(task, first, acc)
+    if const_expr(point):
+        stamp(c, point)
 
 
 @traced

@@ -8,12 +8,8 @@ from k3lab.geometry import MX_BLOCK, NOPE, ROPE, ROWS, WAVES, Geometry
 from k3lab.stages.gemv.product import TILE, Deal, round_robin
 from k3lab.stages.tensors import Key
 
-QB_SHIFT = 8
-"""GEMV CTA that has q_b's first task."""
 NOPE_TASKS, HEAD_TASKS = NOPE // ROWS, (NOPE + ROPE) // ROWS
 """q_b tasks of a head: those of its nope rows come first."""
-UK_CTAS = 48
-"""CTAs that the W_UK waves lie on, the last ones."""
 PAIRS_A_BLOCK = MX_BLOCK // 2
 WORD_VALUES = 4
 """Values of a query word."""
@@ -38,12 +34,12 @@ def gemv_tasks(c: Context) -> Deal:
 
 def qb_tasks(c: Context) -> Deal:
     """The CTA's q_b tasks."""
-    return round_robin(c, c.g.tasks(c.g.q_b), QB_SHIFT)
+    return round_robin(c, c.g.tasks(c.g.q_b), c.key.qb0)
 
 
-def uk_ctas(g: Geometry) -> int:
-    """CTAs that take W_UK wave tasks."""
-    return min(UK_CTAS, g.gemv_ctas)
+def uk_ctas(key: Key) -> int:
+    """CTAs that take W_UK wave tasks, the last ones."""
+    return min(int(key.uk_ctas), int(key.geometry.gemv_ctas))
 
 
 def uk_tasks(key: Key) -> int:

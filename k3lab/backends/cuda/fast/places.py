@@ -1,9 +1,11 @@
 """Which workgroup does what: GEMV workgroups one to a multiprocessor as far as they go, attention ones beside them.
 
 A GPU deals a launch's workgroups to its multiprocessors as it likes, and one with two GEMV workgroups takes twice as
-long over its weights as one with a GEMV and an attention workgroup, whose work is over by then. The GPU's deal is the
-same every time, so a launch of as many workgroups that only say where they are tells it, and the fast build numbers its
-workgroups accordingly. Another deal would cost time and nothing else: no result depends on a workgroup's place.
+long over its weights as one with a GEMV and an attention workgroup, whose work is over by then. A launch of as many
+workgroups that only say where they are tells the GPU's deal, and the fast build numbers its workgroups accordingly. (An
+H200 takes four deals in turn, in which 16 workgroups change places; a numbering made for one puts no two GEMV
+workgroups together in the others.) Another deal would cost time and nothing else: no result depends on a workgroup's
+place.
 """
 
 from __future__ import annotations

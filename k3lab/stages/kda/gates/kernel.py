@@ -41,8 +41,8 @@ def issue(c: Context, task: Task) -> Issued:
 def run(c: Context, lds: KdaLds, task: Task, issued: Issued) -> None:
     """decay per key column, beta, and the l2-normed q and k, all into LDS."""
     _take_proj(c, lds, task)
+    _decay(c, lds, task, issued)  # while q and k are on their way
     _take_qk(c, lds, task)
-    _decay(c, lds, task, issued)
     _normalise(c, lds, task)
     gpu.barrier()
 

@@ -44,22 +44,22 @@ class WaveTask(Opaque):
 
 @traced
 def run(c: Context, peers: Any) -> None:
-    """The wave's tasks, dealt round robin over the waves of the last CTAs."""
-    waves, tasks = uk_ctas(c.g) * WAVES, uk_tasks(c.key)
-    first = (c.cta - (c.g.blocks - uk_ctas(c.g))) * WAVES + c.wave
-    rounds = -(-tasks // waves)
+    """The wave's tasks, dealt round robin over the waves of the last CTAs: the first waves of all before any second."""
+    ctas, tasks = uk_ctas(c.key), uk_tasks(c.key)
+    waves, place = ctas * WAVES, c.cta - (c.g.blocks - ctas)
+    first, rounds = place + ctas * c.wave, -(-tasks // waves)
     if const_expr(rounds <= UNROLLED):
         for i in range_constexpr(rounds):
-            _take(c, first, first + i * waves, peers)
+            _take(c, place, first + i * waves, peers)
     else:
         for i in range(rounds):
-            _take(c, first, first + i * waves, peers)
+            _take(c, place, first + i * waves, peers)
 
 
 @traced
-def _take(c: Context, first: Any, number: Any, peers: Any) -> None:
-    """Task `number`, if there is one and the wave takes any."""
-    if (first >= 0) & (number < uk_tasks(c.key)):
+def _take(c: Context, place: Any, number: Any, peers: Any) -> None:
+    """Task `number`, if there is one and the CTA, number `place` of those with W_UK tasks, takes any."""
+    if (place >= 0) & (number < uk_tasks(c.key)):
         stage_uk(c, WaveTask(c, number), peers)
 
 

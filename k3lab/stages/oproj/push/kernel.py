@@ -44,7 +44,7 @@ def run(c: Context, tasks: Deal) -> None:
 
 @traced
 def _one_ahead(c: Context, p: Product, tasks: Deal, peers: Peers) -> None:
-    """Tasks past the last are multiplied as well, and sent nowhere."""
+    """A task past the last that is multiplied is sent nowhere."""
 
     def finish(task: Any, first: int, acc: Any) -> None:
         stage_o(c, p, task, first, acc, peers, task < tasks.total)
