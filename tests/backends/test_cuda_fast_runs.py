@@ -140,8 +140,8 @@ def slack(name: str, want: torch.Tensor, read: dict[str, torch.Tensor]) -> torch
 
 
 def largest(values: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude of those that are finite."""
-    return values.abs()[values.isfinite()].max()
+    """The largest magnitude of those that are finite; 0 where none is."""
+    return torch.where(values.isfinite(), values.abs(), 0.0).max()
 
 
 def beyond(fmt: str, got: torch.Tensor, want: torch.Tensor, off: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,9 @@ On this machine's processor, as fibers, at test size; on an NVIDIA GPU, where th
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ from tests.cover import options_of, pairwise
 from tests.kernels import k1_cases, k2a_cases, m1a_cases
 from tests.kernels.harness import differences, mini_case
 
+MEMORY = Path("/proc/self/statm")
 fibers = pytest.mark.skipif(not hostbuild.compiler(), reason="needs a C++ compiler")
 COVERS = {"k1": k1_cases.FACTORS, "m1a": m1a_cases.FACTORS, "k2a": k2a_cases.QUICK}
 CASES = [(launch, labels) for launch, factors in COVERS.items() for labels in pairwise(factors)]
@@ -75,6 +78,21 @@ def by_fibers(case, epochs=1, races=False):
 @pytest.mark.parametrize("launch", QUICK)
 def test_a_launch_equals_its_twin(launch):
     assert by_fibers(case_of(launch, QUICK[launch]), races=True) == []
+
+
+@fibers
+@pytest.mark.skipif(not MEMORY.is_file(), reason=f"needs {MEMORY}")
+def test_a_launch_that_was_watched_for_races_leaves_no_memory_behind():
+    case = case_of("k1", QUICK["k1"])
+    by_fibers(case)  # keeps the module and its twin
+    before = resident()
+    by_fibers(case, races=True)
+    assert resident() - before < 32 << 20
+
+
+def resident():
+    """This process's bytes of memory."""
+    return int(MEMORY.read_text().split()[1]) * mmap.PAGESIZE
 
 
 @fibers

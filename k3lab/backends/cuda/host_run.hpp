@@ -29,7 +29,6 @@ extern "C" int k3_run(const K3Launch* launch, int blocks, int threads, u64 most,
   const int count = blocks * threads;
   k3_launch_now = launch;
 #ifdef K3_RACES
-  k3_cells.clear();
   k3_races = 0;
 #endif
   k3_ready.clear();
@@ -74,6 +73,7 @@ extern "C" int k3_run(const K3Launch* launch, int blocks, int threads, u64 most,
   if (left) snprintf(report, room, "%d of %d threads have not ended", left, count);
   munmap(stacks, stack * count);
 #ifdef K3_RACES
+  decltype(k3_cells)().swap(k3_cells);  // hundreds of megabytes, which the loaded library would keep
   if (!left && k3_races) {
     snprintf(report, room, "%s", k3_race);
     return 4;
