@@ -40,6 +40,7 @@ def test_without_a_gpu_one_sentence_and_nothing_is_written(tmp_path):
         (("k1", "--tokens", "1,x"), "--tokens"),
         (("k1", "--tokens", ","), "--tokens"),
         (("k1", "--without", "cats"), "--without"),
+        (("k1", "--compile-modes", "default,reduce-overhead"), "--compile-modes"),
         (("k1", "--repeats", "0"), "repeats"),
         (("k1", "--set", "nothing=1"), "field of a key"),
         (("k1", "--set", "tokens=1"), "--set"),
