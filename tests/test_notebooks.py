@@ -81,6 +81,7 @@ def test_each_fault_is_found(clean: Any) -> None:
 # -- as a course -------------------------------------------------------------------------------------------------------
 
 DRAWS = re.compile(r"plt\.show\(\)|^(display\()?(charts|views)\.", re.MULTILINE)
+ASSERTS = re.compile(r"^ *assert (?!(True|1)\s*(#.*)?$)", re.MULTILINE)
 CAPTION = re.compile(r"\*\*(What to see|How to read it)")
 OWN_COLOUR = re.compile(r"""["'](#[0-9A-Fa-f]{3,8}|C\d|tab:\w+)["']|colou?r=["'](0\.\d+)["']""")
 OWN_STYLE = re.compile(r"rcParams|plt\.style|tight_layout")
@@ -92,7 +93,7 @@ def lacking(notebook: Any) -> list[str]:
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     if not cells[0].source.startswith("# "):
         found.append("does not begin with a title")
-    if not any(re.search(r"^ *assert ", text, re.MULTILINE) for text in code):
+    if not any(ASSERTS.search(text) for text in code):
         found.append("asserts nothing")
     if any("plt.show()" in text for text in code) and not any("style.use()" in text for text in code):
         found.append("draws without the common look: style.use()")
@@ -126,7 +127,7 @@ def test_each_lesson_leads_to_the_next() -> None:
 
 def test_each_lack_is_found(clean: Any) -> None:
     cells = clean.cells
-    cells[1].source = "style.use()\nplt.show()\nassert True"
+    cells[1].source = "style.use()\nplt.show()\nassert plt.gcf()"
     cells.append({"cell_type": "markdown", "id": "c", "metadata": {}, "source": "**What to see.** All."})
     held = nbformat.from_dict(clean)
     assert not lacking(held)
@@ -137,7 +138,8 @@ def test_each_lack_is_found(clean: Any) -> None:
         return lacking(changed)
 
     assert lacks("# Title", "Title", cell=0) == ["does not begin with a title"]
-    assert lacks("assert True", "# assert True") == ["asserts nothing"]
+    for nothing in ("# assert plt.gcf()", "assert True", "assert 1  # drawn"):
+        assert lacks("assert plt.gcf()", nothing) == ["asserts nothing"]
     assert lacks("style.use()", "") == ["draws without the common look: style.use()"]
     assert lacks("style.use()", "style.use(); c = '#0072B2'") == [
         "cell 1: colour #0072B2 is not from k3lab.analysis.palette"
@@ -149,5 +151,5 @@ def test_each_lack_is_found(clean: Any) -> None:
     for drawn in ("plt.show()", "display(views.wait_map(k1))", "charts.error_by_stage(report)"):
         assert lacks("plt.show()", drawn) == []
         changed = copy.deepcopy(held)
-        changed.cells[1].source, changed.cells[2].source = f"style.use()\n{drawn}\nassert True", "So?"
+        changed.cells[1].source, changed.cells[2].source = f"style.use()\n{drawn}\nassert plt.gcf()", "So?"
         assert lacking(changed) == ["cell 1: nothing says what to see in its figure"]

@@ -35,11 +35,11 @@ def bench_figure(result: Result) -> Figure:
 
 def caption(result: Result) -> str:
     """What the figure shows, and on what it was measured."""
-    device, copied = result.device, f"{result.bandwidth / 1e12:.2f} TB/s"
+    device, copied = result.device, f"{result.copied} TB/s"
     return (
         f"Median time of one launch by tokens, bars from the 10th to the 90th percentile, on {device['name']} (driver "
-        f"{device['driver']}),\n{result.created[:10]}; the floor is what a launch must move, at the {copied} of a "
-        f"large copy in the same run; timed by {device['clock']}"
+        f"{device['driver']}),\n{result.created[:10]}; the floor is what a launch must move, at the {copied} of "
+        f"a large copy in its run; timed by {device['clock']}"
     )
 
 

@@ -142,7 +142,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """All tables of one run on one device.
+    """All tables of one run on one device, and those kept of runs before.
 
     Attributes:
         bandwidth: bytes a second of a large copy on the device in this run, those read and those written.
@@ -157,6 +157,13 @@ class Result:
     def fine(self) -> bool:
         """Whether our kernel was right wherever it was timed."""
         return all(row.fine is not False for table in self.tables for row in table.rows if row.name.startswith(OURS))
+
+    @property
+    def copied(self) -> str:
+        """The bandwidth of a copy, or what it was in the runs that the tables on one GPU are of, in TB/s."""
+        found = [table.moved / table.floor for table in self.tables if table.gpus == 1] or [self.bandwidth]
+        low, high = (f"{bandwidth / 1e12:.2f}" for bandwidth in (min(found), max(found)))
+        return low if low == high else f"{low} .. {high}"
 
 
 def joined(newer: Result, older: Result) -> Result:

@@ -86,7 +86,7 @@ def heading(result: Result) -> str:
     device = result.device
     versions = ", ".join(f"{name} {version}" for name, version in device["versions"].items())
     return (
-        f"{device['name']}, driver {device['driver']}; {versions}; copy bandwidth {result.bandwidth / 1e12:.2f} TB/s; "
+        f"{device['name']}, driver {device['driver']}; {versions}; copy bandwidth {result.copied} TB/s; "
         f"timed by {device['clock']}; {result.created}"
     )
 

@@ -87,7 +87,7 @@ def test_a_launch_that_was_watched_for_races_leaves_no_memory_behind():
     by_fibers(case)  # keeps the module and its twin
     before = resident()
     by_fibers(case, races=True)
-    assert resident() - before < 32 << 20
+    assert resident() - before < 32 << 20  # what is watched of this case takes 290 MB, all the rest a few
 
 
 def resident():

@@ -102,6 +102,14 @@ def test_the_figure_has_a_panel_a_launch_and_a_line_a_subject(found):
     assert "fake" in caption(found) and png(figure)
 
 
+def test_tables_of_two_runs_are_said_to_have_the_bandwidths_of_both(found):
+    first, second, *_ = found.tables
+    newer = replace(found, tables=[replace(first, moved=4_000_000, floor=1e-6)])
+    both = result.joined(newer, replace(found, tables=[replace(second, moved=4_000_000, floor=8e-7)]))
+    for held, said in ((newer, "4.00 TB/s"), (both, "4.00 .. 5.00 TB/s")):
+        assert f" {said}" in caption(held) and f" {said}" in table.heading(held)
+
+
 def test_values_are_copies(quick):
     """What a row says of its outputs is of its first launch, whatever launches follow."""
     case = make.case_of(Plan(("k1",), (1,), Geometry.mini(), 1), "k1", 1)

@@ -64,3 +64,4 @@ K3_SLOW float k3_rsq(float x) {
 }
 K3_DEV float k3_quotient(float a, float b) { return a / b; }
 #endif
+K3_DEV double k3_quotient(double a, double b) { return a / b; }

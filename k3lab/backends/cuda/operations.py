@@ -134,7 +134,7 @@ def _scalar_integer(op: Op) -> Type:
 
 # -- floats ------------------------------------------------------------------------------------------------------------
 
-ARITHMETIC = {"llvm.fadd": "+", "llvm.fsub": "-", "llvm.fmul": "*", "llvm.fdiv": "/"}
+ARITHMETIC = {"llvm.fadd": "+", "llvm.fsub": "-", "llvm.fmul": "*"}
 MIN_MAX = {"llvm.intr.maximum": "k3_maximum", "llvm.intr.minimum": "k3_minimum"}
 FUNCTIONS = {"rocdl.exp2": "k3_exp2", "rocdl.rsq": "k3_rsq"}
 ORDERED = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<="}
@@ -145,9 +145,13 @@ UNORDERED = {9: "<=", 10: "<", 11: ">=", 12: ">"}
 @spells(*ARITHMETIC)
 def _arithmetic(op: Op, x: Operands) -> str:
     _f32(op, "f64")
-    if op.name == "llvm.fdiv" and op.result_types[0].name == "f32":
-        return f"k3_quotient({x[0]}, {x[1]})"
     return f"{x[0]} {ARITHMETIC[op.name]} {x[1]}"
+
+
+@spells("llvm.fdiv")
+def _fdiv(op: Op, x: Operands) -> str:
+    _f32(op, "f64")
+    return f"k3_quotient({x[0]}, {x[1]})"
 
 
 @spells("llvm.fneg")
