@@ -206,7 +206,7 @@ K3_DEV float k3_approx_rsq(float x) {
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-K3_DEV float k3_approx_quotient(float a, float b) {  // of all floats, within 2 ulps
+K3_DEV float k3_approx_quotient(float a, float b) {  // within 2 ulps for all floats, says the PTX ISA
   float y;
   asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
