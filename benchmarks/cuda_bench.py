@@ -35,7 +35,7 @@ def builds(folder: Path, plan: Plan, units: int) -> Iterator[Build]:
         first = tune.candidates(key, units)[0]
         for knobs in tune.candidates(key, units) if plan.tune else [first]:
             path = folder / file_of(launch, tune.with_knobs(key, knobs))
-            same = all(knobs[other] == first[other] for other in first if other not in tune.TOGETHER)
+            same = all(knobs[other] == first[other] for other in first if other not in tune.SEARCHED[0])
             if same and path.is_file():
                 exact = knobs == first and "exact" not in plan.without
                 yield from ((path, key.rank_count, fast) for fast in ((True, False) if exact else (True,)))

@@ -19,13 +19,13 @@ from k3lab.cases.make import FILLS
 from k3lab.geometry import Geometry
 from k3lab.kernels.lowered import keep
 from k3lab.launches import get
-from k3lab.launches.declaration import LaunchKey
+from k3lab.launches.key import LaunchKey
 
 TOKENS = (1, 4, 8, 16)
 FULL: Mapping[str, Any] = {"token_tile": 4}
 """Knobs that let a full-size launch fit a GPU: four token rows in shared memory at once."""
 GPU_BLOCKS = 256
-QUICK_GEOMETRY = replace(Geometry.k3(), blocks=188)
+QUICK_GEOMETRY = replace(Geometry.k3(), blocks=132)
 """With the workgroups with which the fast build takes the least time on an H200 at S = 4."""
 LIST = "items.json"
 INPUTS = ("values", "seed", "null", "slots")
@@ -33,9 +33,17 @@ INPUTS = ("values", "seed", "null", "slots")
 DUMPED = ("whole", "stages", "fast", "one-rank", "gives-up")
 
 
-def quick(launch: str) -> dict[str, Any]:
-    """The knobs with which it does."""
-    return {**FULL, "prefetch": 1, **(spread(QUICK_GEOMETRY) if launch == "m1a" else {})}
+def quick(launch: str, tokens: int = 4) -> dict[str, Any]:
+    """The knobs with which it does, and with as many K parts as more tokens ask for."""
+    waits = launch != "k2a"
+    knobs: dict[str, Any] = {"token_tile": tokens, "prefetch": 1, "gemv_all": True}
+    knobs |= {"k_parts": 1 if tokens < 16 else 2, "ahead": 3 if tokens < 16 else 0} if waits else {"at_once": 4}
+    return {**knobs, **(deals(QUICK_GEOMETRY, tokens=tokens, ranks=1, **knobs) if launch == "m1a" else {})}
+
+
+def deals(geometry: Geometry, **options: Any) -> dict[str, Any]:
+    """M1a's deals as the tuner sets them."""
+    return spread(get("m1a").key(geometry, nblocks=4, **options))
 
 
 @dataclass(frozen=True)
@@ -122,9 +130,10 @@ def _full(made: Maker) -> None:
         for ranks in (1, 2, 4):
             geometry = replace(Geometry.k3(max(ranks, 2)), blocks=GPU_BLOCKS // ranks)
             made.add(f"k2a full S{tokens} ranks {ranks}", "whole", "k2a", geometry, nblocks=4, ranks=ranks, **some)
-    timed: dict[str, Any] = {"nblocks": 4, "ranks": 1, "tokens": 4}
-    for launch, about in {"m1a": "dealt as it is timed", "k2a": "one task ahead"}.items():
-        made.add(f"{launch} full S4 ranks 1, {about}", "whole", launch, QUICK_GEOMETRY, **timed, **quick(launch))
+    for launch, options in {"k1": {"qlen": 4}, "m1a": {"ranks": 1}, "k2a": {"ranks": 1}}.items():
+        for tokens in (4, 16):
+            some = {"nblocks": 4, "tokens": tokens, **options, **quick(launch, tokens)}
+            made.add(f"{launch} full S{tokens}, as it is timed", "whole", launch, QUICK_GEOMETRY, **some)
     one = {"nblocks": 4, "ranks": 8, "tokens": 4, "shots": "one", **FULL}
     made.add("k2a full S4 ranks 8, one live", "one-rank", "k2a", Geometry.k3(), **one)
     made.add("m1a full S4 ranks 8, one live", "one-rank", "m1a", Geometry.k3(), nblocks=4, ranks=8, tokens=4, **FULL)

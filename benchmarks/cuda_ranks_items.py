@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.cuda_items import FULL, GPU_BLOCKS, Item, Maker
+from benchmarks.cuda_items import FULL, GPU_BLOCKS, Item, Maker, deals
 from k3lab.backends.cuda.ranks.plan import Plan
-from k3lab.bench.tune import spread
 from k3lab.geometry import Geometry
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -86,8 +85,12 @@ def _full(made: Maker) -> None:
 
 
 def _fast(made: Maker, name: str, kind: str, launch: str, tokens: int, blocks: int, **more: Any) -> None:
-    """An item of the fast build on two ranks, with the knobs that take the least time on one GPU."""
+    """An item of the fast build on two ranks: with a CTA a multiprocessor all multiply, rows in parts where they do not
+    fit."""
     geometry = replace(Geometry.k3(2 if launch == "k2a" else 8), blocks=blocks)
-    tile = tokens if launch == "k2a" else min(tokens, FULL["token_tile"])
-    knobs = {"token_tile": tile, "prefetch": 1, **(spread(geometry) if launch == "m1a" else {})}
+    knobs: dict[str, Any] = {"token_tile": tokens, "prefetch": 1}
+    if blocks == SHAPES[0]:
+        knobs |= {"gemv_all": True, "k_parts": 1 if tokens < 16 else 2, "ahead": 3 if launch == "m1a" else 0}
+    if launch == "m1a":
+        knobs |= deals(geometry, tokens=tokens, ranks=2, **knobs)
     made.add(f"{name}, fast, {ENDS[kind]}", kind, launch, geometry, nblocks=4, tokens=tokens, ranks=2, **knobs, **more)

@@ -13,6 +13,7 @@ from k3lab.errors import BadInput, expect
 COLS = 128  # hidden columns of a slice, one attention CTA each
 ROWS = 16  # weight rows of a GEMV task: one MFMA tile
 KCH = 128  # K columns of a chunk: four MFMAs of K 32
+HELD_TASKS = 4  # GEMV tasks whose sums a CTA holds at once
 WAVES = 8  # waves of a CTA; wave w takes chunks w, w + 8, ...
 LANES = 64
 THREADS = WAVES * LANES
@@ -73,10 +74,6 @@ class Geometry:
     def na(self) -> int:
         """Attention CTAs: one for each slice of 128 hidden columns."""
         return self.hidden // COLS
-
-    @property
-    def gemv_ctas(self) -> int:
-        return self.blocks - self.na
 
     @property
     def proj(self) -> int:

@@ -10,7 +10,7 @@ from k3lab.geometry import Geometry
 
 def test_k3_at_tp8_is_what_the_model_says():
     g = Geometry.k3()
-    assert (g.na, g.gemv_ctas, g.heads, g.proj, g.nproj) == (56, 200, 12, 1536, 6288)
+    assert (g.na, g.blocks, g.heads, g.proj, g.nproj) == (56, 256, 12, 1536, 6288)
     assert (g.conv_channels, g.entry, g.qkv_a, g.q_b) == (4608, 576, 2112, 2304)
     assert (g.tasks(g.nproj), g.tasks(g.qkv_a) + g.tasks(g.proj), g.tasks(g.q_b)) == (393, 228, 144)
     assert (g.tasks(g.hidden), g.owner_cols, g.all_heads) == (448, 896, 96)
@@ -25,8 +25,9 @@ def test_other_parallel_sizes_share_the_heads(tp):
 def test_mini_keeps_the_structure():
     g = Geometry.mini()
     assert (g.na, g.heads, g.tp, g.blocks, g.nproj_pad) == (16, 2, 2, 48, 14)
-    per_cta = -(-g.tasks(g.nproj) // g.gemv_ctas)
-    assert per_cta == 3 and g.tasks(g.nproj) < per_cta * (g.gemv_ctas - 1)  # three tasks on some CTA, none on another
+    ctas = g.blocks - g.na
+    per_cta = -(-g.tasks(g.nproj) // ctas)
+    assert per_cta == 3 and g.tasks(g.nproj) < per_cta * (ctas - 1)  # three tasks on some CTA, none on another
     assert g.q_lora // 128 % 8 != 0  # a ragged second round of chunks
 
 

@@ -20,7 +20,7 @@ from k3lab.errors import expect
 from k3lab.formats.tensor import round_tensor
 from k3lab.geometry import HEAD_DIM, Geometry
 from k3lab.launches import K1, K2A
-from k3lab.launches.declaration import LaunchKey
+from k3lab.launches.key import LaunchKey
 from k3lab.rounding import Probe
 from k3lab.stages.attnres.slice.twin import stage_slice
 from k3lab.stages.kda.recur.twin import kda_recur

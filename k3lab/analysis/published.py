@@ -16,7 +16,7 @@ import k3lab
 
 ROOT = Path(k3lab.__file__).parents[1]
 STAGES = "k3lab.stages"
-_PRODUCT = f"{STAGES}.gemv.product"
+_PRODUCT, _ROWS, _TASKS = (f"{STAGES}.gemv.{name}" for name in ("product", "rows", "tasks"))
 _REDUCE = f"{STAGES}.oproj.reduce.kernel"
 _WORDS, _FLOATS, _NARROW = "k3lab.words", "k3lab.device.floats", "k3lab.device.narrow"
 
@@ -55,8 +55,8 @@ ENTRIES = (
     _part("K1", "mix_src", "one source's values, from LDS or read again", f"{STAGES}.attnres.mix.kernel:mix_src"),
     _part("K1", "vals_all", "whether all sources' values stay in LDS", f"{STAGES}.attnres.role:vals_all"),
     _part("K1", "gemv_loads", "a task's weights on their way", f"{_PRODUCT}:gemv_loads"),
-    _part("K1", "wait_x", "every slice's flag", f"{_PRODUCT}:wait_x"),
-    _part("K1", "load_x", "rows of x to LDS", f"{_PRODUCT}:load_x"),
+    _part("K1", "wait_x", "every slice's flag", f"{_ROWS}:wait_x"),
+    _part("K1", "load_x", "rows of x to LDS", f"{_ROWS}:load_x"),
     _stage("K1", "stage_gemv", "in_proj, tasks of 16 rows", "gemv"),
     _part("K1", "poll_rows_to_lds", "a region's tagged pairs to LDS", "k3lab.device.mailbox:poll_rows_to_lds"),
     _part("K1", "kda_stage", "a KDA task: its four stages", "k3lab.kernels.k1:kda_stage"),
@@ -69,7 +69,7 @@ ENTRIES = (
     _part("K1", "ld_bf4", "words of two bf16 to fp32", f"{_WORDS}:bf16_pair_values", f"{_FLOATS}:from_words"),
     _launch("M1a", "mla_pre"),
     _part("M1a", "gemv_tasks", "a CTA's projection tasks", f"{STAGES}.mla.role:gemv_tasks"),
-    _part("M1a", "proj_loads", "the first task's weights on their way", f"{_PRODUCT}:issue"),
+    _part("M1a", "proj_loads", "the first task's weights on their way", f"{_TASKS}:issue"),
     _stage("M1a", "stage_proj", "latent and gate projections", "mla.proj", "stage_proj"),
     _stage("M1a", "stage_norm", "latent norms and cache entry", "mla.norm", "stage_norm"),
     _part(
@@ -79,7 +79,7 @@ ENTRIES = (
         "k3lab.arith.orders:waves_of_256",
         f"{STAGES}.mla.norm.kernel:block_sum2",
     ),
-    _part("M1a", "bf_words", "words of a plain row, at device scope", f"{_PRODUCT}:plain_row"),
+    _part("M1a", "bf_words", "words of a plain row, at device scope", f"{_ROWS}:plain_row"),
     _stage("M1a", "stage_qb", "query heads from the latent", "mla.qb", "stage_qb"),
     _stage("M1a", "stage_uk", "absorbed query through W_UK", "mla.uk", "stage_uk"),
     _part(

@@ -14,7 +14,8 @@ import torch
 from k3lab.errors import BackendUnavailable
 from k3lab.kernels.host import Buffers
 from k3lab.kernels.lowered import lowered, roles
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.lowering.capture import ARCH
 from k3lab.lowering.isa import cached_isa
 

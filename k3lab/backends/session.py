@@ -23,8 +23,9 @@ from k3lab.kernels import peers
 from k3lab.kernels.abi import stage_names
 from k3lab.kernels.host import Buffers, puts
 from k3lab.kernels.lowered import flydsl_version, has_kernel, lowered
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
 from k3lab.launches.eager import run_twins
+from k3lab.launches.key import LaunchKey
 from k3lab.rounding import probing
 from k3lab.sim.options import Options
 

@@ -11,7 +11,8 @@ import torch
 
 from k3lab.kernels.host import Buffers
 from k3lab.kernels.lowered import lowered
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.sim.chain import Launch as Call
 from k3lab.sim.chain import simulate_chain
 from k3lab.sim.clock.record import Modelled

@@ -10,8 +10,9 @@ chooses that too (64 registers where a multiprocessor holds two workgroups of 51
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from k3lab.backends import cuda
 from k3lab.backends.cuda import compiler
 from k3lab.bench.result import Tried, Tuning
 from k3lab.errors import BackendUnavailable, BadInput, K3LabError
-from k3lab.geometry import KCH, WAVES, Geometry
+from k3lab.geometry import HELD_TASKS, KCH, LDS_BYTES, WAVES
 from k3lab.kernels.lowered import keep, lowered, sources
 from k3lab.launches import Launch, LaunchKey
 from k3lab.lowering import store
@@ -35,12 +36,19 @@ TILES = (4, 8, 16)
 ROWS_BYTES = 64 * 1024
 """Of shared memory that rows may take where a multiprocessor holds two workgroups (4 of K1's and M1a's, 16 of K2a's);
 a tile of TILES[0] fits there in any case."""
+LDS_OF_ROWS = LDS_BYTES - 16 * 1024
+"""Of a CTA's LDS that rows may take; sums of waves lie beside."""
 PREFETCH = (1, 2)
 """Rounds of weights in flight ahead: more than registers hold are spilled."""
+AHEAD = (0, 3)
+"""Further rounds of the first weights while the rows are on their way, in launches that wait for their rows."""
+AT_ONCE = (1, HELD_TASKS)
+"""Tasks multiplied at once, in the launch that does not."""
+SHAPE = ("blocks", "token_tile", "gemv_all", "k_parts")
 DEALS = ("qb0", "uk_ctas")
-"""M1a's, which go with BLOCKS."""
-TOGETHER = ("blocks", "token_tile", *DEALS)
-"""Knobs that a search chooses first, and together: what fits a multiprocessor, and what goes with it."""
+"""M1a's, which go with the shape."""
+SEARCHED = ((*SHAPE, *DEALS), ("prefetch",), ("ahead",), ("at_once",), ("gate_local",))
+"""Knobs that a search chooses together, one group after the other: first what fits a multiprocessor."""
 
 
 def default_key(key: LaunchKey, named: Collection[str] = ()) -> LaunchKey:
@@ -50,37 +58,45 @@ def default_key(key: LaunchKey, named: Collection[str] = ()) -> LaunchKey:
         named: fields that were asked for, which stay.
     """
     tile, depth = key.token_tile or min(_rows_of_half(key), key.tokens), key.prefetch or PREFETCH[0]
-    deals = spread(key.geometry) if hasattr(key, DEALS[0]) else {}
+    deals = spread(key) if hasattr(key, DEALS[0]) else {}
     return replace(key, token_tile=tile, prefetch=depth, **{n: value for n, value in deals.items() if n not in named})
 
 
 def candidates(key: LaunchKey, units: int = UNITS) -> list[Knobs]:
-    """Every choice of knobs that a search may try on a GPU of `units` multiprocessors, the default's first.
-
-    BLOCKS (of a rank): all ranks' together one a multiprocessor, a GEMV workgroup on each and attention ones beside, or
-    256; token tile: what fits beside another workgroup, and up to the tokens with one workgroup a multiprocessor;
-    prefetch: fewer rounds than there are; and K1's local gate. M1a's deals follow from BLOCKS (`spread`).
-    """
-    ranks, rounds, half = key.rank_count, _rounds(key), _rows_of_half(key)
-    shapes = [(DEFAULT_BLOCKS // ranks, half), ((units + ranks * key.geometry.na) // ranks, half)]
-    shapes += [(units // ranks, tile) for tile in TILES if tile >= half and (tile == half or tile < 2 * key.tokens)]
-    gates: list[Knobs] = [{"gate_local": gate} for gate in (False, True)] if _has_gate(key) else [{}]
-    made = [
-        {"blocks": b, "token_tile": tile, "prefetch": depth, **_deals(key, b), **gate}
-        for b, tile in sorted({(b, min(tile, key.tokens)) for b, tile in shapes})
-        if b > key.geometry.na
-        for depth in PREFETCH
-        if depth < rounds
-        for gate in gates
-    ]
+    """Every choice of knobs that a search may try on a GPU of `units` multiprocessors, the default's first."""
+    made = [{**shape, **_deals(key, shape), **rest} for shape in _shapes(key, units) for rest in _rest(key)]
     first = knobs_of(default_key(key, DEALS))
     return [first, *(knobs for knobs in made if knobs != first and _valid(key, knobs))]
 
 
+def _shapes(key: LaunchKey, units: int) -> list[Knobs]:
+    """BLOCKS of a rank, token tile, who multiplies, and parts of K: of all ranks together 256 workgroups; one for GEMV
+    on each multiprocessor and attention ones beside; or one on each that does both, whose rows may take all of its
+    shared memory, and lie there in parts where they do not fit."""
+    ranks, na, half = key.rank_count, key.geometry.na, _rows_of_half(key)
+    blocks = (DEFAULT_BLOCKS // ranks, (units + ranks * na) // ranks)
+    shapes = {(b, min(half, key.tokens), False, 1) for b in blocks}
+    tiles = [tile for tile in TILES if tile >= half and (tile == half or tile < 2 * key.tokens)]
+    shapes |= {(units // ranks, min(tile, key.tokens), True, _parts(key, tile)) for tile in tiles}
+    return [dict(zip(SHAPE, shape, strict=True)) for shape in sorted(shapes) if shape[0] > na]
+
+
+def _choices(key: LaunchKey) -> dict[str, Sequence[Any]]:
+    """What each of the other knobs may be."""
+    choices: dict[str, Sequence[Any]] = {"prefetch": [depth for depth in PREFETCH if depth < _rounds(key)]}
+    choices |= {"ahead": AHEAD} if _waits(key) else {"at_once": AT_ONCE}
+    return choices | ({"gate_local": (False, True)} if _has_gate(key) else {})
+
+
+def _rest(key: LaunchKey) -> list[Knobs]:
+    """Every choice of all of them."""
+    choices = _choices(key)
+    return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+
+
 def knobs_of(key: LaunchKey) -> Knobs:
     """The knobs of a key."""
-    own = [name for name in ("token_tile", "prefetch", *DEALS) if hasattr(key, name)]
-    own += ["gate_local"] if _has_gate(key) else []
+    own = [name for name in (*SHAPE[1:], *DEALS, *_choices(key)) if hasattr(key, name)]
     return {"blocks": key.geometry.blocks, **{name: getattr(key, name) for name in own}}
 
 
@@ -103,22 +119,32 @@ def with_knobs(key: LaunchKey, knobs: Mapping[str, Any]) -> LaunchKey:
     return replace(key, geometry=replace(key.geometry, blocks=knobs["blocks"]), **rest)
 
 
-def spread(geometry: Geometry) -> Knobs:
+def spread(key: LaunchKey) -> Knobs:
     """M1a's deals that put few tasks on a GPU's CTAs each: q_b from the first GEMV CTA that has a projection task less
     than those before it, W_UK's waves over all GEMV CTAs (its product takes many instructions where FP4 has none)."""
-    ctas = geometry.gemv_ctas
-    return {"qb0": (geometry.tasks(geometry.qkv_a) + geometry.tasks(geometry.proj)) % ctas, "uk_ctas": ctas}
+    return {"qb0": (getattr(key, "proj0", 0) + key.gemv_tasks) % key.gemv_ctas, "uk_ctas": key.gemv_ctas}
 
 
-def _deals(key: LaunchKey, blocks: int) -> Knobs:
-    """M1a's deals for BLOCKS: each as the key has it, where that is not `spread`'s."""
+def _deals(key: LaunchKey, shape: Knobs) -> Knobs:
+    """M1a's deals for a shape: each as the key has it, where that is not `spread`'s."""
     held = {name: getattr(key, name) for name in DEALS if hasattr(key, name)}
-    own, other = (spread(sizes) for sizes in (key.geometry, replace(key.geometry, blocks=blocks)))
-    return {name: other[name] if value == own[name] else value for name, value in held.items()}
+    there = spread(with_knobs(key, {**shape, **dict.fromkeys(held, 1)})) if held else {}
+    return {name: there[name] if value == spread(key)[name] else value for name, value in held.items()}
 
 
 def _has_gate(key: LaunchKey) -> bool:
     return hasattr(key, "kda0")  # the launch whose declaration has the local gate as a knob
+
+
+def _waits(key: LaunchKey) -> bool:
+    return not hasattr(key, "shots")  # K2a's rows are an input
+
+
+def _parts(key: LaunchKey, tile: int) -> int:
+    """The fewest parts of K in which a tile's rows fit the LDS of a CTA."""
+    rounds = _rounds(key)
+    fitting = (parts for parts in range(1, rounds) if 2 * tile * -(-rounds // parts) * KCH * WAVES <= LDS_OF_ROWS)
+    return next(fitting, rounds)
 
 
 def _rounds(key: LaunchKey) -> int:
@@ -137,7 +163,7 @@ def _rows_of_half(key: LaunchKey) -> int:
 
 
 def search(listed: Iterable[Knobs], seconds: Callable[[Knobs], float]) -> Tuning:
-    """The quickest knobs: first BLOCKS and token tile together, then each other knob, from the best so far.
+    """The quickest knobs: first the shape, then each other knob, from the best so far.
 
     Args:
         listed: candidates, the default's first.
@@ -148,7 +174,7 @@ def search(listed: Iterable[Knobs], seconds: Callable[[Knobs], float]) -> Tuning
     """
     every = list(listed)
     best, tried = every[0], dict[str, Tried]()
-    for free in (TOGETHER, ("prefetch",), ("gate_local",)):
+    for free in SEARCHED:
         for knobs in every:
             fits = all(knobs[name] == best[name] for name in best if name not in free)
             if fits and _name(knobs) not in tried:

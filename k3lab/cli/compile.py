@@ -16,7 +16,8 @@ from k3lab.errors import BadInput, expect
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from k3lab.launches.declaration import Launch, LaunchKey
+    from k3lab.launches.declaration import Launch
+    from k3lab.launches.key import LaunchKey
     from k3lab.lowering.isa import Isa
     from k3lab.lowering.lint import Rules
     from k3lab.lowering.resources import Resources

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from k3lab.launches.declaration import Launch, LaunchKey, TensorDecl
+from k3lab.launches.declaration import Launch, TensorDecl
+from k3lab.launches.key import LaunchKey
 
 Kind = Literal["int32", "int64"]
 

@@ -10,7 +10,8 @@ from k3lab.device.context import Context
 from k3lab.device.stamps import start_stamps, write_stamps
 from k3lab.geometry import THREADS
 from k3lab.kernels.abi import arguments
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.layout import place_locals
 
 KINDS = {"int32": Int32, "int64": Int64}

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from k3lab.errors import InternalFault
 from k3lab.geometry import TAG_SLOTS
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.layout import armed_index
 from k3lab.words import SENTINEL
 

@@ -16,8 +16,9 @@ from k3lab.errors import InternalFault, expect
 from k3lab.formats.tensor import bf16_pack, bf16_values
 from k3lab.kernels.abi import Argument, arguments, stage_names
 from k3lab.kernels.health import HEALTH_WORDS, GaveUp, given_up
-from k3lab.launches.declaration import Launch, LaunchKey, Stage
+from k3lab.launches.declaration import Launch, Stage
 from k3lab.launches.eager import lifted_tensor
+from k3lab.launches.key import LaunchKey
 from k3lab.layout import VALUES_A_WORD, Placed, Region, place_locals, step_tag
 from k3lab.words import bf16_pair_values, bf16_pair_words, fp8_words, fp32_words
 

@@ -10,7 +10,8 @@ from k3lab.device.stamps import stamp
 from k3lab.kernels.seam import attention
 from k3lab.stages.attnres.role import attention_bytes
 from k3lab.stages.gemv import kernel as gemv
-from k3lab.stages.gemv.product import gemv_bytes, issue
+from k3lab.stages.gemv.product import gemv_bytes
+from k3lab.stages.gemv.tasks import issue
 from k3lab.stages.kda.conv import kernel as conv
 from k3lab.stages.kda.gates import kernel as gates
 from k3lab.stages.kda.norm import kernel as norm
@@ -22,28 +23,34 @@ KDA = ("conv", "gates", "recur", "norm")
 
 def lds_bytes(key: Any) -> int:
     """LDS of K1's most demanding role."""
-    return max(attention_bytes(key), gemv_bytes(key, key.geometry.hidden), kda_bytes(key))
+    return max(attention_bytes(key), gemv_bytes(key, key.geometry.hidden, key.k_parts), kda_bytes(key))
 
 
 @traced
 def body(c: Context) -> None:
-    """Attention on the first NA CTAs, GEMV on the others, then the KDA tasks on all."""
-    if c.cta < c.g.na:
-        attention(c)
+    """Attention on the first NA CTAs, GEMV on the others or on all, then the KDA tasks on all."""
+    if const_expr(c.key.gemv_all):
+        issued = issue(c, gemv.in_proj(c), gemv.deal(c)) if c.runs("gemv") else []
+        if c.cta < c.g.na:
+            attention(c)
+        projection(c, issued)
     else:
-        if const_expr(c.runs("gemv")):
+        if c.cta < c.g.na:
+            attention(c)
+        else:
             projection(c)
     if const_expr(any(c.runs(stage) for stage in KDA)):
         kda(c)
 
 
 @traced
-def projection(c: Context) -> None:
-    """in_proj's tasks, the first one's weights under way before anything is waited for."""
-    tasks = gemv.deal(c)
-    if tasks.first < tasks.total:
-        product = gemv.in_proj(c)
-        gemv.run(c, product, tasks, issue(c, product, tasks))
+def projection(c: Context, issued: list[Any] | None = None) -> None:
+    """in_proj's tasks, the first one's weights under way before anything is waited for: `issued`, or issued here."""
+    if const_expr(c.runs("gemv")):
+        tasks = gemv.deal(c)
+        if tasks.first < tasks.total:
+            product = gemv.in_proj(c)
+            gemv.run(c, product, tasks, issue(c, product, tasks) if issued is None else issued)
 
 
 @traced

@@ -12,7 +12,8 @@ from k3lab.stages.attnres.gate import kernel as gate
 from k3lab.stages.attnres.mix import kernel as mix
 from k3lab.stages.attnres.role import AttentionLds, attention_bytes
 from k3lab.stages.attnres.slice import kernel as slices
-from k3lab.stages.gemv.product import Deal, gemv_bytes, round_robin
+from k3lab.stages.gemv.product import gemv_bytes
+from k3lab.stages.gemv.tasks import Deal, round_robin
 from k3lab.stages.oproj.push import kernel as push
 from k3lab.stages.oproj.reduce import kernel as reduce
 
@@ -21,16 +22,20 @@ ATTENTION = ("reduce", "slice", "gate", "mix")
 
 def lds_bytes(key: Any) -> int:
     """LDS of K2a's most demanding role."""
-    return max(attention_bytes(key, delta=True), gemv_bytes(key, key.geometry.proj))
+    return max(attention_bytes(key, delta=True), gemv_bytes(key, key.geometry.proj, key.k_parts))
 
 
 @traced
 def body(c: Context) -> None:
-    """Reduce and attention on the first NA CTAs, o_proj on the others."""
-    if c.cta < c.g.na:
-        attention(c)
+    """Reduce and attention on the first NA CTAs, o_proj on the others, or on all first."""
+    if const_expr(c.key.gemv_all):
+        projection(c)
+        if c.cta < c.g.na:
+            attention(c)
     else:
-        if const_expr(c.runs("o")):
+        if c.cta < c.g.na:
+            attention(c)
+        else:
             projection(c)
 
 
@@ -40,15 +45,16 @@ def projection(c: Context) -> None:
 
     In a build with a depth of prefetch `run_tasks` passes over that one: half the code, fewer registers.
     """
-    tasks = round_robin(c, c.g.tasks(c.g.hidden))
-    if const_expr(tasks.total % c.g.gemv_ctas == 0 or c.key.prefetch > 0):
-        push.run(c, tasks)
-    else:
-        if tasks.number(tasks.count - 1) < tasks.total:
+    if const_expr(c.runs("o")):
+        tasks = round_robin(c, c.key.gemv_tasks)
+        if const_expr(tasks.total % c.key.gemv_ctas == 0 or c.key.prefetch > 0 or c.key.holds_sums):
             push.run(c, tasks)
         else:
-            if const_expr(tasks.count > 1):
-                push.run(c, Deal(tasks.first, tasks.step, tasks.count - 1, tasks.total))
+            if tasks.number(tasks.count - 1) < tasks.total:
+                push.run(c, tasks)
+            else:
+                if const_expr(tasks.count > 1):
+                    push.run(c, Deal(tasks.first, tasks.step, tasks.count - 1, tasks.total))
 
 
 @traced

@@ -12,7 +12,8 @@ from types import ModuleType
 
 from k3lab.errors import BackendUnavailable
 from k3lab.kernels.abi import stage_names
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.lowering import store
 from k3lab.lowering.capture import MISSING, lower_text
 from k3lab.lowering.ir import Module

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from k3lab.errors import InternalFault, expect
 from k3lab.kernels.host import Buffers, values_of, words
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.layout import ARMED_GROUP, PAIR_BYTES, VALUES_A_WORD, Placed, Region
 from k3lab.words import SENTINEL, disarmed
 

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from k3lab.geometry import KCH, WAVES
-from k3lab.launches.declaration import Launch, LaunchKey, Stage
+from k3lab.launches.declaration import Launch, Stage
+from k3lab.launches.key import LaunchKey
 from k3lab.layout import shape_of
 from k3lab.lowering.lint import Line, Rules
 
@@ -17,8 +18,10 @@ PAIR_WIDTHS = frozenset({8, 16})
 PUBLISH = "publish_rows"
 QUADS = 4
 """Weight loads of a lane in a round: the MFMAs of a K chunk."""
-PRODUCT = "stages/gemv/product.py"
+PRODUCT = "stages/gemv/rows.py"
 """Where every product's poll for its rows stands."""
+WIDEST = "x"
+"""The guarded rows that the knob k_parts is for."""
 
 
 def rules_for(launch: Launch, key: LaunchKey, stages: frozenset[str] | None = None) -> Rules:
@@ -71,9 +74,10 @@ def _unused(key: LaunchKey) -> set[str]:
 def _weight_loads(launch: Launch, key: LaunchKey, built: list[Stage]) -> int:
     """A lane's loads of its first task's weights, in a build that multiplies guarded rows; 0 asks for some, if any."""
     read = {name for stage in built for name in stage.reads}
-    widths = [shape_of(plain.dims, key.sizes)[-1] for plain in launch.rows if plain.name in read]
-    rounds = min((-(-width // (KCH * WAVES)) for width in widths), default=0)
-    return QUADS * min(key.prefetch or rounds, rounds)
+    widths = {plain.name: shape_of(plain.dims, key.sizes)[-1] for plain in launch.rows if plain.name in read}
+    rounds = [-(-width // (KCH * WAVES * (key.k_parts if name == WIDEST else 1))) for name, width in widths.items()]
+    first = min(rounds, default=0)
+    return QUADS * min(key.prefetch or first, first)
 
 
 def _kernel_file(stage: Stage) -> str:

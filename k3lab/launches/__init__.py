@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from k3lab.errors import BadInput
-from k3lab.launches.declaration import Launch, LaunchKey, Point, Stage, TensorDecl
+from k3lab.launches.declaration import Launch, Point, Stage, TensorDecl
 from k3lab.launches.k1 import K1, K1Key
 from k3lab.launches.k2a import K2A, K2aKey
+from k3lab.launches.key import LaunchKey
 from k3lab.launches.m1a import M1A, M1aKey
 
 LAUNCHES: dict[str, Launch] = {launch.name: launch for launch in (K1, M1A, K2A)}

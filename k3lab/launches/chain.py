@@ -12,9 +12,10 @@ from typing import Any
 
 from k3lab.errors import BadInput, expect
 from k3lab.geometry import Geometry
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
 from k3lab.launches.k1 import K1
 from k3lab.launches.k2a import K2A
+from k3lab.launches.key import LaunchKey
 from k3lab.launches.m1a import M1A
 
 FIRST_SLOT, LAST_SLOT = 0, 1

@@ -8,12 +8,12 @@ k3lab lists stages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from math import isfinite
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from k3lab.errors import BadInput, expect
+from k3lab.errors import BadInput
 from k3lab.geometry import Geometry
+from k3lab.launches.key import LaunchKey
 from k3lab.launches.stamps import StampPoint
 from k3lab.layout import Local, Placed, PlainRows, Region, place_peers, place_scratch
 
@@ -26,133 +26,6 @@ Dtype = Literal["bf16", "fp32", "fp8_e4m3", "e2m1x2", "e8m0", "int32", "int64"]
 """Storage dtypes; fp8, pairs of E2M1 and E8M0 are held as bytes, in uint8."""
 Fill = Literal["residual", "activation", "weight", "norm_weight", "special"]
 Strides = Literal["contiguous", "rows", "slots", "free"]
-
-
-@dataclass(frozen=True)
-class LaunchKey:
-    """What a build of any launch is made for; a launch adds its own fields.
-
-    Attributes:
-        tokens: S, token rows of the step.
-        nblocks: NB, earlier block outputs the AttnRes mix sees beside the running prefix.
-        eps: epsilon of the AttnRes key norm; `out_eps` of the layer norm after the mix.
-        token_tile: knob: token rows in LDS at once (0: as many as fit); no result depends on it.
-        prefetch: knob: K rounds of weights in flight (0: all); no result depends on it.
-    """
-
-    geometry: Geometry
-    tokens: int
-    nblocks: int
-    eps: float = 1e-5
-    out_eps: float = 1e-5
-    dumps: bool = False
-    bounded: bool = False
-    timeline: bool = False
-    token_tile: int = 0
-    prefetch: int = 0
-
-    def __post_init__(self) -> None:
-        for option in fields(self):
-            _check_kind(option.name, str(option.type), getattr(self, option.name))
-        self.fill()
-        self.validate()
-
-    def fill(self) -> None:
-        """Put in what stands for a value that other fields give; all fields are of their declared kinds."""
-
-    def validate(self) -> None:
-        """Check what every launch asks of its key.
-
-        Raises:
-            BadInput: naming the field, what was expected and what came.
-        """
-        expect(self.tokens >= 1, "tokens", "at least 1", self.tokens)
-        expect(0 <= self.nblocks <= 8, "nblocks", "0 .. 8", self.nblocks)
-        for name in ("eps", "out_eps"):
-            value = getattr(self, name)
-            expect(0 < value < 1, name, "a number between 0 and 1", repr(value))
-        expect(self.token_tile >= 0, "token_tile", "0 (as many as fit) or more", self.token_tile)
-        expect(self.prefetch >= 0, "prefetch", "0 (all) or more", self.prefetch)
-
-    @property
-    def reset(self) -> bool:
-        """Whether the prefix restarts at the delta."""
-        return False
-
-    @property
-    def write_idx(self) -> int:
-        """Block the updated prefix is also written to, or -1."""
-        return -1
-
-    @property
-    def gate_local(self) -> bool:
-        """Whether every attention CTA computes every token's gate itself, and WGT is not used."""
-        return False
-
-    @property
-    def sentinel(self) -> bool:
-        """Whether words that ranks hand each other carry no tags, in regions armed with a sentinel."""
-        return False
-
-    @property
-    def rank_count(self) -> int:
-        """Ranks a case of this key has tensors for."""
-        return int(getattr(self, "ranks", 1))
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Dimension names that tensor, region and local shapes are written in."""
-        g = self.geometry
-        return {
-            "S": self.tokens,
-            "NB": self.nblocks,
-            "NS": self.nblocks + 1,
-            "HIDDEN": g.hidden,
-            "NA": g.na,
-            "HEADS": g.heads,
-            "PROJ": g.proj,
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it, the geometry nested."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> LaunchKey:
-        """The key `to_dict` wrote.
-
-        Raises:
-            BadInput: when a field is missing, unknown or out of range.
-        """
-        try:
-            expect(isinstance(data, Mapping), "launch key", f"the fields of {cls.__name__}", repr(data))
-            geometry = Geometry(**data["geometry"])
-            return cls(**{**data, "geometry": geometry})
-        except (TypeError, KeyError) as error:
-            raise BadInput(
-                f"launch key: expected the fields of {cls.__name__}, got {dict(data)!r} ({error})."
-            ) from None
-
-
-def _check_kind(name: str, kind: str, value: object) -> None:
-    """Whether an option's value is of the declared kind: whole or finite number, true or false, word, geometry."""
-    if kind == "int":
-        expect(type(value) is int, name, "a whole number", repr(value))
-    elif kind == "bool":
-        expect(type(value) is bool, name, "true or false", repr(value))
-    elif kind == "float":
-        expect(_is_finite(value), name, "a finite number", repr(value))
-    elif kind == "str":
-        expect(type(value) is str, name, "a word", repr(value))
-    elif kind == "Geometry":
-        expect(isinstance(value, Geometry), name, "a Geometry", repr(value))
-
-
-def _is_finite(value: object) -> bool:
-    try:
-        return type(value) in (int, float) and isfinite(value)  # type: ignore[arg-type]
-    except OverflowError:  # a whole number that no float holds
-        return False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import torch
 from k3lab import formats
 from k3lab.arith import Arith
 from k3lab.formats.tensor import bf16_values
-from k3lab.launches.declaration import Launch, LaunchKey, Stage
+from k3lab.launches.declaration import Launch, Stage
+from k3lab.launches.key import LaunchKey
 from k3lab.rounding import Passed, Probe
 from k3lab.stages.tensors import Tensors, Written
 

@@ -10,7 +10,8 @@ import torch
 from k3lab.errors import expect
 from k3lab.geometry import CONV_WIDTH
 from k3lab.launches import seam
-from k3lab.launches.declaration import Launch, LaunchKey, Output, Point, Stage, TensorDecl
+from k3lab.launches.declaration import Launch, Output, Point, Stage, TensorDecl
+from k3lab.launches.key import LaunchKey
 from k3lab.launches.stamps import GEMV, KDA, SEAM, START, StampPoint
 from k3lab.layout import Local, PlainRows, Region
 from k3lab.stages.gemv.twin import stage_gemv
@@ -61,6 +62,10 @@ class K1Key(LaunchKey):
         room = self.write_idx == -1 or self.write_idx >= self.nblocks
         expect(room, "write_idx", f"-1 or at least nblocks {self.nblocks} (a block that is read)", self.write_idx)
         expect(0 <= self.kda0 < self.geometry.blocks, "kda0", f"a CTA 0 .. {self.geometry.blocks - 1}", self.kda0)
+
+    @property
+    def gemv_tasks(self) -> int:
+        return self.geometry.tasks(self.geometry.nproj)
 
     @property
     def requests(self) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 from k3lab.errors import expect
 from k3lab.geometry import TP_SIZES
 from k3lab.launches import seam
-from k3lab.launches.declaration import Launch, LaunchKey, Output, Point, Stage, TensorDecl
+from k3lab.launches.declaration import Launch, Output, Point, Stage, TensorDecl
+from k3lab.launches.key import LaunchKey
 from k3lab.launches.stamps import ATTENTION, GEMV, SEAM, START, StampPoint
 from k3lab.layout import Local, PlainRows, Region
 from k3lab.stages.oproj.push.twin import stage_o
@@ -41,6 +42,10 @@ class K2aKey(LaunchKey):
         expect(self.shots in SHOTS, "shots", f"one of {SHOTS}", repr(self.shots))
         owned = self.geometry.na % self.ranks == 0
         expect(owned, "ranks", f"a divisor of the {self.geometry.na} slices (owners own whole slices)", self.ranks)
+
+    @property
+    def gemv_tasks(self) -> int:
+        return self.geometry.tasks(self.geometry.hidden)
 
     @property
     def delta(self) -> bool:

@@ -10,7 +10,8 @@ import torch
 from k3lab.errors import expect
 from k3lab.geometry import TP_SIZES
 from k3lab.launches import seam
-from k3lab.launches.declaration import Launch, LaunchKey, Output, Point, Stage, TensorDecl
+from k3lab.launches.declaration import Launch, Output, Point, Stage, TensorDecl
+from k3lab.launches.key import LaunchKey
 from k3lab.launches.stamps import ATTENTION, GEMV, SEAM, START, StampPoint
 from k3lab.layout import Local, PlainRows, Region
 from k3lab.stages.mla.norm.twin import stage_norm
@@ -61,6 +62,15 @@ class M1aKey(LaunchKey):
             expect(0 < value < 1, name, "a number between 0 and 1", repr(value))
         expect(0 <= self.qb0 < self.geometry.blocks, "qb0", f"a CTA 0 .. {self.geometry.blocks - 1}", self.qb0)
         expect(self.uk_ctas >= 1, "uk_ctas", "at least 1", self.uk_ctas)
+
+    @property
+    def gemv_tasks(self) -> int:
+        return self.geometry.tasks(self.geometry.qkv_a) + self.geometry.tasks(self.geometry.proj)
+
+    @property
+    def proj0(self) -> int:
+        """GEMV CTA that the projections' tasks are dealt from: the first past those that norm a latent row as well."""
+        return min(self.tokens, self.geometry.na) if self.gemv_all else 0
 
     @property
     def sizes(self) -> dict[str, int]:

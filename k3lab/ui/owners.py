@@ -132,7 +132,7 @@ SLOT_TOKENS: dict[str, Callable[[Places], torch.Tensor]] = {
 
 def _round_robin(p: Places, task: torch.Tensor, shift: int = 0) -> torch.Tensor:
     """Task i on GEMV CTA (i + shift) mod their number."""
-    return p.g.na + (task + shift) % p.g.gemv_ctas
+    return p.key.gemv0 + (task + shift) % p.key.gemv_ctas
 
 
 def _token_cta(p: Places) -> torch.Tensor:
@@ -147,7 +147,7 @@ def _weights(p: Places) -> torch.Tensor | None:
 
 def _in_proj(p: Places) -> torch.Tensor:
     """Consecutive tasks of 16 rows."""
-    return p.g.na + p.along("NPROJ") // ROWS // -(-p.g.tasks(p.g.nproj) // p.g.gemv_ctas)
+    return p.key.gemv0 + p.along("NPROJ") // ROWS // -(-p.key.gemv_tasks // p.key.gemv_ctas)
 
 
 def _kda(p: Places, head: torch.Tensor, chunk: torch.Tensor) -> torch.Tensor:
@@ -183,12 +183,12 @@ def _kda_columns(p: Places) -> torch.Tensor:
 
 
 def _latents(p: Places) -> torch.Tensor:
-    return _round_robin(p, p.along("QKV_A") // ROWS)
+    return _round_robin(p, p.along("QKV_A") // ROWS, p.key.proj0)
 
 
 def _gate_out(p: Places) -> torch.Tensor:
     """The gate's tasks follow those of the latents."""
-    return _round_robin(p, p.g.tasks(p.g.qkv_a) + p.along("PROJ") // ROWS)
+    return _round_robin(p, p.g.tasks(p.g.qkv_a) + p.along("PROJ") // ROWS, p.key.proj0)
 
 
 def _q_nope(p: Places) -> torch.Tensor:
@@ -203,7 +203,7 @@ def _query(p: Places) -> torch.Tensor:
     """A wave task is (16 tokens, head, 16 latent rows), on the last CTAs' waves; q_b's tasks put the pe part."""
     head, value = p.along("HEADS") if "HEADS" in p.dims else p.along("QH"), p.axis(-1)
     task = (p.tokens // UK_TILE * p.g.heads + head) * (p.g.kv_lora // ROWS) + value // ROWS
-    ctas = min(p.key.uk_ctas, p.g.gemv_ctas)
+    ctas = min(p.key.uk_ctas, p.key.gemv_ctas)
     absorbed = p.g.blocks - ctas + task % ctas
     pe = _round_robin(p, head * HEAD_TASKS + NOPE_TASKS + (value - p.g.kv_lora) // ROWS, p.key.qb0)
     return torch.where(value < p.g.kv_lora, absorbed, pe)

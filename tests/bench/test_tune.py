@@ -46,10 +46,27 @@ def test_candidates_are_keys_the_default_first_and_none_twice(launch, tokens):
     assert ("qb0" in listed[0]) == (launch == "m1a")
 
 
+@pytest.mark.parametrize(
+    ("launch", "tokens", "parts"), [("k1", 8, {1}), ("k1", 16, {1, 2}), ("m1a", 16, {1, 2}), ("k2a", 16, {1})]
+)
+def test_rows_that_do_not_fit_lie_in_parts(launch, tokens, parts):
+    listed = tune.candidates(key_of(launch, tokens))
+    assert {knobs["k_parts"] for knobs in listed} == parts
+    assert all(knobs["token_tile"] == tokens and knobs["gemv_all"] for knobs in listed if knobs["k_parts"] > 1)
+
+
+@pytest.mark.parametrize(("launch", "knob"), [("k1", "ahead"), ("m1a", "ahead"), ("k2a", "at_once")])
+def test_each_launch_has_one_way_to_ask_for_more_weights(launch, knob):
+    listed = tune.candidates(key_of(launch))
+    assert len({knobs[knob] for knobs in listed}) == 2
+    assert not {"ahead", "at_once"} - {knob} & set(listed[0])
+
+
 def test_m1a_deals_go_with_blocks():
-    """228 projection tasks and 144 of q_b: with 132 GEMV workgroups the first 96 have two projections."""
+    """228 projection tasks and 144 of q_b: of 132 GEMV workgroups 96 have two projections, the first ones, or where all
+    multiply those from the first that norms no row on."""
     deals = {knobs["blocks"]: (knobs["qb0"], knobs["uk_ctas"]) for knobs in tune.candidates(key_of("m1a"))}
-    assert deals == {132: (0, 76), 188: (96, 132), 256: (28, 200)}
+    assert deals == {132: (100, 132), 188: (96, 132), 256: (28, 200)}
 
 
 @pytest.mark.parametrize("named", [{"uk_ctas": 64}, {"uk_ctas": 48, "qb0": 8}])
@@ -94,7 +111,8 @@ def test_a_search_finds_the_quickest_and_measures_none_twice():
 
     listed = tune.candidates(key_of("k1", 8))
     found = tune.search(listed, seconds)
-    assert found.knobs == {"blocks": 132, "token_tile": 8, "prefetch": 2, "gate_local": True}
+    shape = {"blocks": 132, "token_tile": 8, "gemv_all": True, "k_parts": 1}
+    assert found.knobs == {**shape, "prefetch": 2, "ahead": 0, "gate_local": True}
     assert len(seen) == len(set(seen)) == len(found.tried) < len(listed)
 
 

@@ -10,7 +10,7 @@ from k3lab.geometry import Geometry
 from k3lab.kernels import rules
 from k3lab.kernels.abi import stage_names
 from k3lab.launches import LAUNCHES, get
-from k3lab.launches.declaration import LaunchKey
+from k3lab.launches.key import LaunchKey
 from k3lab.lowering.isa import cached_isa, compile_isa
 from k3lab.lowering.lint import lint
 
@@ -22,7 +22,7 @@ from k3lab.kernels import k1
 from k3lab.kernels.build import build
 from k3lab.kernels.lowered import has_kernel, lowered
 from k3lab.lowering.capture import lower
-from k3lab.stages.gemv import product
+from k3lab.stages.gemv import product, rows
 
 K1 = get("k1")
 MINI = {"tokens": 4, "qlen": 4, "nblocks": 4}
@@ -84,7 +84,7 @@ def test_what_the_rules_ask_of_a_stage():
     conv, mix = (rules.rules_for(K1, key, frozenset({name})) for name in ("conv", "mix"))
     assert (conv.polls, conv.weight_loads, conv.flag_lines) == (1, 0, frozenset())
     assert (mix.polls, mix.weight_loads, len(mix.flag_lines)) == (2, 0, 1)
-    assert product.QUADS == rules.QUADS and str(product.__file__).endswith(rules.PRODUCT)
+    assert product.QUADS == rules.QUADS and str(rows.__file__).endswith(rules.PRODUCT)
 
 
 def planted(key: LaunchKey) -> set[str]:
@@ -126,5 +126,5 @@ class TestPlantedFaults:
         assert planted(key_of(**MINI)) == {"no-stamps"}
 
     def test_the_weights_issued_late(self, monkeypatch):
-        monkeypatch.setattr("k3lab.kernels.k1.issue", lambda c, p, deal: [])
+        monkeypatch.setattr("k3lab.kernels.k1.issue", lambda c, p, deal: [[]])
         assert planted(key_of(**MINI)) == {"weights-first"}

@@ -11,7 +11,8 @@ import numpy as np
 from k3lab.geometry import Geometry
 from k3lab.kernels.abi import arguments, stage_names
 from k3lab.kernels.build import build
-from k3lab.launches.declaration import Launch, LaunchKey, Output, Stage, TensorDecl
+from k3lab.launches.declaration import Launch, Output, Stage, TensorDecl
+from k3lab.launches.key import LaunchKey
 from k3lab.launches.stamps import StampPoint
 from k3lab.layout import Local, PlainRows, Region, place_locals
 from k3lab.lowering.capture import lower

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3lab.geometry import Geometry
+from k3lab.geometry import HELD_TASKS, Geometry
 from k3lab.kernels.abi import arguments, stage_names
 from k3lab.kernels.lowered import file_of
 from k3lab.launches import K1, LAUNCHES, M1A
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.layout import Placed, place_locals
 from tests.hardening.said import refused, taken
 
@@ -35,7 +36,8 @@ def common(draw: st.DrawFn) -> dict[str, Any]:
         "out_eps": draw(BETWEEN),
         "token_tile": draw(COUNTS),
         "prefetch": draw(COUNTS),
-        **{flag: draw(FLAGS) for flag in ("dumps", "bounded", "timeline")},
+        "ahead": draw(COUNTS),
+        **{flag: draw(FLAGS) for flag in ("dumps", "bounded", "timeline", "gemv_all")},
     }
 
 
@@ -86,7 +88,16 @@ def k2a(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-VALID = {"k1": k1(), "m1a": m1a(), "k2a": k2a()}
+@st.composite
+def with_sums(draw: st.DrawFn, name: str, fields: st.SearchStrategy[dict[str, Any]]) -> dict[str, Any]:
+    """Sums are held where a CTA's tasks are few enough."""
+    drawn = draw(fields)
+    key = LAUNCHES[name].key(drawn["geometry"], **{name: value for name, value in drawn.items() if name != "geometry"})
+    held = st.integers(1, 9) if key.gemv_tasks <= HELD_TASKS * key.gemv_ctas else st.just(1)
+    return {**drawn, "k_parts": draw(held), "at_once": draw(held)}
+
+
+VALID = {name: with_sums(name, fields) for name, fields in {"k1": k1(), "m1a": m1a(), "k2a": k2a()}.items()}
 ANYTHING = st.one_of(
     st.none(),
     st.booleans(),
@@ -167,6 +178,10 @@ WRONG = {
     "out_eps": (0.0, 1.0, None),
     "token_tile": (-1, 0.5),
     "prefetch": (-1, "all"),
+    "gemv_all": (1, "no"),
+    "k_parts": (0, -1, 1.5),
+    "at_once": (0, "all"),
+    "ahead": (-1, 0.5),
     "dumps": (1, 0, None, "yes"),
     "bounded": (1, "no"),
     "timeline": (0, []),
@@ -274,5 +289,6 @@ def small(name: str, drawn: dict[str, Any]) -> LaunchKey:
         cut |= {"kda0": min(drawn["kda0"], mini.blocks - 1)}
     if name == "m1a":
         cut |= {"q_heads": 0, "qb0": min(drawn["qb0"], mini.blocks - 1)}
+        cut |= {} if drawn["gemv_all"] else {"k_parts": 1, "at_once": 1}  # more tasks a CTA than are held
     key = LAUNCHES[name].key(mini, **cut)
     return replace(key, dumps=False)

@@ -19,6 +19,8 @@ from k3lab.sim.options import Options
 
 pytest.importorskip("flydsl", reason="needs flydsl to lower its kernels")
 
+ON_A_GPU = replace(Geometry.k3(), blocks=132)
+"""A CTA for each multiprocessor of an H200."""
 DETECTORS = {"races": True, "global_races": True, "guards": True, "scopes": True}
 ORDERS = {
     "random": lambda seed: {"schedule": "random", "seed": 3 * seed + seed % 2},
@@ -42,7 +44,8 @@ def under_orders(cases: Sequence[tuple[str, ...]], tokens: Callable[[tuple[str, 
     return made
 
 
-BUILD = ("dumps", "timeline", "bounded", "token_tile", "prefetch", "kda0", "gate_local", "qb0", "uk_ctas", "blocks")
+BUILD = ("dumps", "timeline", "bounded", "blocks", "token_tile", "prefetch", "gemv_all", "k_parts", "at_once", "ahead")
+BUILD += ("kda0", "gate_local", "qb0", "uk_ctas")
 """Options of a build alone: no result depends on them."""
 
 

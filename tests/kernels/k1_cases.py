@@ -37,6 +37,8 @@ FACTORS: Factors = {
         "few": {"blocks": 17, "token_tile": 3, "prefetch": 1},
         "many": {"blocks": 61, "kda0": 5, "prefetch": 2},
         "all": {"kda0": 47, "token_tile": 16},
+        "everyone": {"gemv_all": True, "prefetch": 1, "ahead": 1},
+        "held": {"gemv_all": True, "blocks": 40, "token_tile": 7, "k_parts": 2, "at_once": 2, "ahead": 3},
     },
     "stamps": {"off": {}, "on": {"timeline": True}},
     "eps": {"default": {}, "other": {"eps": 3e-6, "out_eps": 1e-6, "onorm_eps": 1e-4, "lower_bound": -3.0}},

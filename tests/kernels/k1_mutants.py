@@ -11,7 +11,7 @@ FLOATS, WAVE, MAILBOX = "device/floats.py", "device/wave.py", "device/mailbox.py
 SLICE = "stages/attnres/slice/kernel.py"
 GATE = "stages/attnres/gate/kernel.py"
 MIX = "stages/attnres/mix/kernel.py"
-GEMV, PRODUCT = "stages/gemv/kernel.py", "stages/gemv/product.py"
+GEMV, PRODUCT, ROWS, TASKS = (f"stages/gemv/{name}.py" for name in ("kernel", "product", "rows", "tasks"))
 CONV = "stages/kda/conv/kernel.py"
 GATES = "stages/kda/gates/kernel.py"
 RECUR = "stages/kda/recur/kernel.py"
@@ -29,6 +29,7 @@ MANY = "many_tokens"
 ORDERS = "another_order"
 WEIGHTS = "overflow_when_taken_first"
 LAST = "comes_last"
+ALL = "where_all_multiply and default"
 PAIR = "one_stale_pair"
 """Of tests/device/test_mailbox.py: a lane stores both pairs in one go, so no simulated launch tears them apart."""
 
@@ -49,6 +50,13 @@ CAUGHT = (
     Mutant("taps from the first", CONV, "z = from_zero(", "z = (lambda v: ((v[0] + v[1]) + v[2]) + v[3])(", ZEROS),
     Mutant("waves backwards", PRODUCT, "width) for w in range(WAVES)]", "width) for w in reversed(range(WAVES))]",
            ORDERS),
+    # Parts of K and several tasks.
+    Mutant("a part's sums dropped", TASKS, "tasks, issued, part, held)", "tasks, issued, part)", ALL),
+    Mutant("the first part's columns again", ROWS, "column + begin if begin else column", "column", ALL),
+    Mutant("the first part's weights again", TASKS, "p.rounds_of(part)[: p.depth]", "p.rounds_of(0)[: p.depth]", ALL),
+    Mutant("the first rounds twice", TASKS, "p.rounds_of(0)[p.depth : p.depth + p.ahead]", "p.rounds_of(0)[: p.ahead]",
+           ALL),
+    Mutant("tasks from the attention CTAs on", TASKS, "(c.cta - c.key.gemv0) * count", "(c.cta - c.g.na) * count", ALL),
     # Arithmetic and roundings.
     Mutant("log2 e on rstd", GATE, "(dot * rms_scale(square, c.g.hidden, c.key.eps)) * F32(LOG2E)",
            "dot * (rms_scale(square, c.g.hidden, c.key.eps) * F32(LOG2E))", BITS),
@@ -90,12 +98,14 @@ CAUGHT = (
            "self.places[name].offset, 0)", WATCHED),
     Mutant("rows written at workgroup scope", MIX, "c.g.hidden + column) * 2, DEVICE)",
            "c.g.hidden + column) * 2, 0)", WATCHED),
-    Mutant("rows read at workgroup scope", PRODUCT, "column) * 2, 4, DEVICE)", "column) * 2, 4, 0)", VARIED),
-    Mutant("no barrier after the rows", PRODUCT, "    if c.tid == 0:\n        p.x.store(fx.Vector.filled(LANE_K, 0.0, "
+    Mutant("rows read at workgroup scope", ROWS, "column) * 2, 4, DEVICE)", "column) * 2, 4, 0)", VARIED),
+    Mutant("no barrier after the rows", ROWS, "    if c.tid == 0:\n        p.x.store(fx.Vector.filled(LANE_K, 0.0, "
            "BF16), p.tokens * p.row)\n    gpu.barrier()\n", "    if c.tid == 0:\n        p.x.store(fx.Vector.filled("
            "LANE_K, 0.0, BF16), p.tokens * p.row)\n", WATCHED),
     Mutant("no barrier before the squares", RECUR, "    gpu.barrier()\n    if c.tid < c.key.qlen:\n        squares",
            "    if c.tid < c.key.qlen:\n        squares", WATCHED),
+    Mutant("no barrier before a part's rows", TASKS, "        if const_expr(number > 0):\n            gpu.barrier()",
+           "        if const_expr(number < 0):\n            gpu.barrier()", ALL),
     Mutant("x not awaited", GEMV, "    wait_x(c)\n", "", WATCHED),
 )  # fmt: skip
 
@@ -107,7 +117,7 @@ EQUIVALENT = (
            ZEROS),
     Mutant("butterfly's operands swapped", WAVE, "combine(low.bitcast(F32), high.bitcast(F32))",
            "combine(high.bitcast(F32), low.bitcast(F32))", BITS),
-    Mutant("fewer rows in flight", PRODUCT, "ROWS_IN_FLIGHT = 8", "ROWS_IN_FLIGHT = 2", BITS),
+    Mutant("fewer rows in flight", ROWS, "ROWS_IN_FLIGHT = 8", "ROWS_IN_FLIGHT = 2", BITS),
     Mutant("fewer sources in flight", SLICE, "AT_ONCE = 8", "AT_ONCE = 1", MANY),
     Mutant("slots clamped by a comparison", TASK, "return fx.max(slot, Int32(0))",
            "return (slot > 0).select(slot, Int32(0))", NULLS),

@@ -41,6 +41,8 @@ QUICK: Factors = {
         "many": {"blocks": 31},  # tasks that do not divide
         "few-ahead": {"blocks": 17, "token_tile": 3, "prefetch": 1},  # one task's weights in flight
         "many-ahead": {"blocks": 27, "token_tile": 3, "prefetch": 2},
+        "everyone": {"gemv_all": True, "prefetch": 1, "at_once": 4},
+        "held": {"gemv_all": True, "blocks": 20, "token_tile": 3, "k_parts": 2, "ahead": 1},
     },
     "build": {"plain": {}, "bounded": {"bounded": True, "timeline": True}},
 }
@@ -61,6 +63,8 @@ FACTORS: Factors = {
         "many": {"blocks": 61},  # tasks that do not divide
         "few-ahead": {"blocks": 23, "token_tile": 3, "prefetch": 1},  # one task's weights in flight
         "many-ahead": {"blocks": 61, "prefetch": 1},
+        "everyone": {"gemv_all": True},
+        "held": {"blocks": 61, "token_tile": 7, "k_parts": 2, "at_once": 2, "prefetch": 1},
     },
     "build": {"plain": {}, "bounded": {"bounded": True, "timeline": True}},
 }

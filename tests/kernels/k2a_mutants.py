@@ -16,9 +16,9 @@ RANK_ORDER = "summed_in_rank_order and one-tagged"
 MORE_RANKS = "equals_the_twin and r4"
 BLOCKED = "summed_in_rank_order and one-sentinel"
 NANS = "arrive_as_nan"
-TILES = "equals_the_twin and S4-auto-tagged-r2-added-few-bounded"
-AHEAD = "equals_the_twin and S4-one-tagged-r2-reset-few-ahead"
-TILES_AHEAD = "equals_the_twin and S4-two-sentinel-r2-added-many-ahead"
+TILES = "equals_the_twin and S4 and few and not ahead"
+AHEAD = "equals_the_twin and S4 and few and ahead"
+TILES_AHEAD = "equals_the_twin and S4 and many and ahead"
 FEW = "equals_the_twin and few"
 MANY = "equals_the_twin and many"
 RESET = "equals_the_twin and reset"
@@ -71,8 +71,8 @@ CAUGHT = (
            "return (source * c.key.tokens + token) * words + word\n", BLOCKED),
     Mutant("halves by this build's size", PEERS, "half * c.args.half_bytes", "half * c.places[name].nbytes", SIZES),
     Mutant("first tile's rows again", PUSH, "load_core(c, p, first)", "load_core(c, p, 0)", TILES),
-    Mutant("first tile's rows again, a task ahead", PUSH, "load_core(c, p, tile * p.tokens)",
-           "load_core(c, p, 0)", AHEAD),
+    Mutant("first tile's rows again, a task ahead", PUSH, "load_core(c, p, first, part, meanwhile)",
+           "load_core(c, p, 0, part, meanwhile)", AHEAD),
     Mutant("token past the last sent", PUSH, "first + token < c.key.tokens", "first + token >= 0", TILES),
     Mutant("task past the last sent", PUSH, "there if real is None else there & real", "there", TILES_AHEAD),
     Mutant("first looped task left out", PUSH, "range(len(issued), tasks.count)",

@@ -17,6 +17,7 @@ from k3lab.sim.options import Options
 from tests.cover import options_of, pairwise
 from tests.kernels.harness import (
     DETECTORS,
+    ON_A_GPU,
     ORDERS,
     Buffers,
     differences,
@@ -40,6 +41,7 @@ SCHEDULES = {
     "relaxed-random": {"memory": "relaxed", "schedule": "random", "seed": 0},
 }
 SMALL = {"tokens": 4, "qlen": 2, "nblocks": 2}
+SHARED = ({"prefetch": 1, "ahead": 1}, {"k_parts": 2, "at_once": 2}, {"k_parts": 2, "token_tile": 3, "prefetch": 1})
 
 
 def k1_faults(sim=None, **options):
@@ -121,6 +123,13 @@ def test_every_order_of_events_gives_the_same_bits_and_no_finding(how):
     assert k1_faults(Options(**SCHEDULES[how], **DETECTORS), **SMALL) == []
 
 
+@pytest.mark.parametrize("how", SCHEDULES)
+@pytest.mark.parametrize("knobs", SHARED, ids=str)
+def test_where_all_multiply_no_detector_finds_anything(knobs, how):
+    """Attention's LDS is taken over by rows, one part of these by the next."""
+    assert k1_faults(Options(**SCHEDULES[how], **DETECTORS), gemv_all=True, **knobs, **SMALL) == []
+
+
 @pytest.mark.parametrize("gate_local", [False, True])
 @pytest.mark.parametrize("first", [1, LAST_EPOCH - 1])
 def test_steps_in_a_row_take_no_stale_pair(first, gate_local):
@@ -173,6 +182,17 @@ def test_a_stamp_of_every_stage_is_written_and_a_skipped_one_is_zero():
 @pytest.mark.full
 def test_full_size_equals_the_twin():
     case = k3lab.make_case("k1", tokens=4, qlen=4, nblocks=4)
+    assert differences(exposed(case), k3lab.run("k1", case).values) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("tokens", "knobs"), [(4, {"ahead": 3}), pytest.param(16, {"k_parts": 2}, marks=pytest.mark.slow)]
+)
+def test_full_size_as_on_a_gpu_equals_the_twin(tokens, knobs):
+    """With a CTA for each multiprocessor of an H200."""
+    some = {"geometry": ON_A_GPU, "tokens": tokens, "qlen": 4, "nblocks": 4, "token_tile": tokens}
+    case = k3lab.make_case("k1", gemv_all=True, prefetch=1, **knobs, **some)
     assert differences(exposed(case), k3lab.run("k1", case).values) == []
 
 

@@ -24,7 +24,7 @@ from k3lab.layout import ARMED_GROUP
 from k3lab.sim.options import Options
 from k3lab.words import DISARMED
 from tests.cover import options_of, pairwise
-from tests.kernels.harness import DETECTORS, ORDERS, differences, mini_case
+from tests.kernels.harness import DETECTORS, ON_A_GPU, ORDERS, differences, mini_case
 from tests.kernels.k2a_cases import FACTORS, QUICK, TINY, VARIANTS
 
 # These need flydsl, which the harness asks for.
@@ -330,11 +330,21 @@ def test_every_detector_is_silent_with_one_task_ahead(variant):
     assert faults(case, Options(**DETECTORS)) == []
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("knobs", [{"at_once": 4}, {"k_parts": 2, "blocks": 20}], ids=str)
+def test_where_all_multiply_no_detector_finds_anything(knobs, variant):
+    """Rows' LDS is taken over by attention's; two tokens in a tile, so that rows come twice."""
+    case = tiny_case(**SMALL, gemv_all=True, prefetch=1, token_tile=2, **knobs, **VARIANTS[variant])
+    for order in ({}, ORDERS["adversarial"](1), ORDERS["relaxed-random"](5)):
+        assert faults(case, Options(**order, **DETECTORS)) == []
+
+
 @pytest.mark.full
-def test_full_size_as_on_a_gpu_equals_the_twin():
-    """One rank; as many GEMV CTAs as an H200 has multiprocessors, with one task's weights in flight."""
-    geometry = replace(Geometry.k3(), blocks=188)
-    case = k3lab.make_case("k2a", geometry=geometry, tokens=4, nblocks=4, ranks=1, token_tile=4, prefetch=1)
+@pytest.mark.parametrize("knobs", [{}, {"gemv_all": True, "at_once": 4}], ids=str)
+def test_full_size_as_on_a_gpu_equals_the_twin(knobs):
+    """One rank; as many GEMV CTAs as an H200 has multiprocessors, beside attention ones or all of them."""
+    geometry = ON_A_GPU if knobs else replace(Geometry.k3(), blocks=188)
+    case = k3lab.make_case("k2a", geometry=geometry, tokens=4, nblocks=4, ranks=1, token_tile=4, prefetch=1, **knobs)
     assert faults(case) == []
 
 

@@ -15,6 +15,7 @@ import k3lab
 from k3lab.arith import KernelOrder
 from k3lab.backends.chain import simulated_chain
 from k3lab.backends.session import Session, filled, twin_values
+from k3lab.bench.tune import spread
 from k3lab.geometry import NOPE, Geometry
 from k3lab.kernels import peers
 from k3lab.kernels.host import loaded
@@ -28,6 +29,7 @@ from k3lab.sim.options import Options
 from tests.cover import options_of, pairwise
 from tests.kernels.harness import (
     DETECTORS,
+    ON_A_GPU,
     ORDERS,
     Buffers,
     differences,
@@ -50,6 +52,7 @@ from tests.kernels.m1a_cases import (
 )
 
 SMALL = {"tokens": 3, "nblocks": 2}
+SHARED = ({"prefetch": 1, "ahead": 1}, {"k_parts": 2, "at_once": 2, "qb0": 1})
 SLOW = pytest.mark.slow
 STAGES = [stage.name for stage in M1A.stages]
 CASES = pairwise(FACTORS)
@@ -138,6 +141,14 @@ def test_no_finding_with_every_detector(memory):
     assert m1a_faults(Options(memory=memory, seed=1, **DETECTORS), **SMALL) == []
 
 
+@pytest.mark.parametrize("how", ["relaxed", *SCHEDULES])
+@pytest.mark.parametrize("knobs", SHARED, ids=str)
+def test_where_all_multiply_no_detector_finds_anything(knobs, how):
+    """The CTAs that norm a row take projections before, q_b's tasks after."""
+    order = SCHEDULES.get(how, {"memory": "relaxed", "seed": 1})
+    assert m1a_faults(Options(**order, **DETECTORS), gemv_all=True, **knobs, **SMALL) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", SCHEDULES)
 def test_every_order_of_events_gives_the_same_bits_and_no_finding(how):
@@ -158,7 +169,7 @@ def test_a_workgroup_does_nothing_for_a_task_past_the_last(blocks):
     buffers = Buffers.of(M1A, case.key, case.ranks[0])
     simulated(buffers)
     twice = buffers.stamps()[case.key.geometry.na :, M1A.stamps.index("second_proj")] != 0
-    second = 132 - case.key.geometry.gemv_ctas
+    second = 132 - case.key.gemv_ctas
     assert 0 < second < len(twice) and twice[:second].all() and not twice[second:].any()
 
 
@@ -276,6 +287,15 @@ def test_full_size_for_gfx950_spills_nothing_and_uses_its_instructions(tokens, r
 @pytest.mark.parametrize("tokens", [pytest.param(s, marks=[SLOW] * (s != 4)) for s in (1, 4, 8, 16, 64)])
 def test_full_size_equals_the_twin(tokens):
     case = k3lab.make_case("m1a", tokens=tokens, nblocks=8)
+    assert differences(exposed(case), k3lab.run("m1a", case).values) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("tokens", "knobs"), [(4, {"ahead": 3}), pytest.param(16, {"k_parts": 2}, marks=SLOW)])
+def test_full_size_as_on_a_gpu_equals_the_twin(tokens, knobs):
+    """With a CTA for each multiprocessor of an H200, M1a's deals as the tuner sets them."""
+    some = {"tokens": tokens, "nblocks": 4, "ranks": 1, "gemv_all": True, "token_tile": tokens, "prefetch": 1, **knobs}
+    case = k3lab.make_case("m1a", geometry=ON_A_GPU, **some, **spread(M1A.key(ON_A_GPU, **some)))
     assert differences(exposed(case), k3lab.run("m1a", case).values) == []
 
 

@@ -27,6 +27,9 @@ CARRIED = {"conv_state"}
         ("m1a", {"ranks": 2, "q_heads": 8}),
         ("m1a", {"qb0": 21, "uk_ctas": 5}),
         ("k2a", {"ranks": 2}),
+        ("k1", {"qlen": 2, "gemv_all": True, "k_parts": 2}),
+        ("m1a", {"gemv_all": True, "qb0": 21}),
+        ("k2a", {"ranks": 2, "gemv_all": True, "at_once": 2}),
     ],
     ids=str,
 )

@@ -8,7 +8,8 @@ from math import prod
 import torch
 
 from k3lab.geometry import CONV_WIDTH, HEAD_DIM, NOPE
-from k3lab.launches.declaration import Launch, LaunchKey, Stage, TensorDecl
+from k3lab.launches.declaration import Launch, Stage, TensorDecl
+from k3lab.launches.key import LaunchKey
 
 BYTES = {"bf16": 2, "fp32": 4, "fp8_e4m3": 1, "e2m1x2": 1, "e8m0": 1}
 """An element's; indices (int32, int64) are neither weights nor state, and are left out."""

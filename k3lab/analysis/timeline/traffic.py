@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from k3lab.analysis.timeline.formulas import OWN_PRODUCT, expected_bytes, expected_operations
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 
 if TYPE_CHECKING:
     from k3lab.sim.record.traffic import Access

@@ -21,7 +21,8 @@ from k3lab.errors import BackendUnavailable, expect
 from k3lab.kernels.host import Buffers
 from k3lab.kernels.lowered import lowered
 from k3lab.kernels.peers import Sent, half_of
-from k3lab.launches.declaration import Launch, LaunchKey
+from k3lab.launches.declaration import Launch
+from k3lab.launches.key import LaunchKey
 from k3lab.layout import step_tag
 from k3lab.lowering.ir import Module
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from flydsl.expr import range_constexpr
-
 from k3lab.device.context import Context
 from k3lab.device.dsl import traced
 from k3lab.device.floats import rnd
@@ -11,18 +9,20 @@ from k3lab.device.mailbox import put
 from k3lab.device.memory import buffer
 from k3lab.device.stamps import stamp
 from k3lab.geometry import ROWS
-from k3lab.stages.gemv.product import Deal, Product, consecutive, join_waves, load_x, run_tasks, wait_x
+from k3lab.stages.gemv.product import Meanwhile, Product, join_waves
+from k3lab.stages.gemv.rows import load_x, wait_x
+from k3lab.stages.gemv.tasks import Deal, consecutive, run_tasks
 
 
 def in_proj(c: Context) -> Product:
     """x times in_proj."""
     weights = buffer(c.args.w_in)
-    return Product(c, c.g.hidden, lambda task: (weights, task * ROWS))
+    return Product(c, c.g.hidden, lambda task: (weights, task * ROWS), widest=True)
 
 
 def deal(c: Context) -> Deal:
     """The CTA's tasks."""
-    return consecutive(c, c.g.tasks(c.g.nproj))
+    return consecutive(c, c.key.gemv_tasks)
 
 
 @traced
@@ -36,10 +36,11 @@ def run(c: Context, p: Product, tasks: Deal, issued: list[Any]) -> None:
 
         join_waves(c, p, acc, 1, publish)
 
-    for tile in range_constexpr(p.tiles):
-        load_x(c, p, tile * p.tokens)
+    def load(first: int, part: int, meanwhile: Meanwhile | None) -> None:
+        load_x(c, p, first, part, meanwhile)
         stamp(c, "x_in_lds")
-        issued = run_tasks(c, p, tasks, tile, issued, finish, ("first_task", "second_task"))
+
+    run_tasks(c, p, tasks, issued, load, finish, ("first_task", "second_task"))
 
 
 @traced

@@ -5,7 +5,8 @@ from typing import Any
 from k3lab.device.context import Context
 from k3lab.device.dsl import F32, Opaque
 from k3lab.geometry import MX_BLOCK, NOPE, ROPE, ROWS, WAVES, Geometry
-from k3lab.stages.gemv.product import TILE, Deal, round_robin
+from k3lab.stages.gemv.product import TILE
+from k3lab.stages.gemv.tasks import Deal, round_robin
 from k3lab.stages.tensors import Key
 
 NOPE_TASKS, HEAD_TASKS = NOPE // ROWS, (NOPE + ROPE) // ROWS
@@ -29,7 +30,7 @@ def norm_bytes() -> int:
 
 def gemv_tasks(c: Context) -> Deal:
     """The CTA's projection tasks: those of fused_qkv_a, then those of the gate."""
-    return round_robin(c, c.g.tasks(c.g.qkv_a) + c.g.tasks(c.g.proj))
+    return round_robin(c, c.key.gemv_tasks, c.key.proj0)
 
 
 def qb_tasks(c: Context) -> Deal:
@@ -39,7 +40,7 @@ def qb_tasks(c: Context) -> Deal:
 
 def uk_ctas(key: Key) -> int:
     """CTAs that take W_UK wave tasks, the last ones."""
-    return min(int(key.uk_ctas), int(key.geometry.gemv_ctas))
+    return min(int(key.uk_ctas), int(key.gemv_ctas))
 
 
 def uk_tasks(key: Key) -> int:

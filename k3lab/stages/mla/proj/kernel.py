@@ -1,8 +1,7 @@
 """proj, as the kernel does it: x times fused_qkv_a and times the gate's projection, dealt as one list of tasks."""
 
+from functools import partial
 from typing import Any
-
-from flydsl.expr import range_constexpr
 
 from k3lab.device.context import Context
 from k3lab.device.dsl import Int32, traced
@@ -10,7 +9,9 @@ from k3lab.device.floats import bf16_words, rnd, sigmoid
 from k3lab.device.mailbox import put
 from k3lab.device.memory import buffer, store
 from k3lab.geometry import ROWS
-from k3lab.stages.gemv.product import Deal, Product, join_waves, load_x, run_tasks, wait_x
+from k3lab.stages.gemv.product import Product, join_waves
+from k3lab.stages.gemv.rows import load_x, wait_x
+from k3lab.stages.gemv.tasks import Deal, run_tasks
 
 
 def product(c: Context) -> Product:
@@ -21,7 +22,7 @@ def product(c: Context) -> Product:
         gate = task >= latents
         return buffer(gate.select(c.args.w_g, c.args.w_qkv)), gate.select(task - latents, task) * ROWS
 
-    return Product(c, c.g.hidden, rows_of)
+    return Product(c, c.g.hidden, rows_of, widest=True)
 
 
 @traced
@@ -35,9 +36,7 @@ def stage_proj(c: Context, p: Product, tasks: Deal, issued: list[Any]) -> None:
 
         join_waves(c, p, acc, 2, publish)
 
-    for tile in range_constexpr(p.tiles):
-        load_x(c, p, tile * p.tokens)
-        issued = run_tasks(c, p, tasks, tile, issued, finish, ("first_proj", "second_proj"))
+    run_tasks(c, p, tasks, issued, partial(load_x, c, p), finish, ("first_proj", "second_proj"))
 
 
 @traced

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from flydsl.expr import range_constexpr
-
 from k3lab.device.context import Context, dump_words
 from k3lab.device.dsl import traced
 from k3lab.device.floats import bf16_words
 from k3lab.device.mailbox import Pairs, put
 from k3lab.device.memory import buffer
 from k3lab.geometry import NOPE, ROPE, ROWS
-from k3lab.stages.gemv.product import Deal, Product, join_waves, load_rows, plain_row, run_tasks, wait_flags
+from k3lab.stages.gemv.product import Meanwhile, Product, join_waves
+from k3lab.stages.gemv.rows import load_rows, plain_row, wait_flags
+from k3lab.stages.gemv.tasks import Deal, run_tasks
 from k3lab.stages.mla.query import put_query, query_word, receivers
 from k3lab.stages.mla.role import HEAD_TASKS, NOPE_TASKS, WORD_VALUES, entry_index
 
@@ -29,9 +29,10 @@ def stage_qb(c: Context, p: Product, tasks: Deal, issued: list[Any], peers: Any)
     def finish(task: Any, first: int, acc: Any) -> None:
         _finish(c, p, tasks, task, first, acc, peers)
 
-    for tile in range_constexpr(p.tiles):
-        load_rows(c, p, lambda token, column: plain_row(c, "QC", p.k, token, column), tile * p.tokens)
-        issued = run_tasks(c, p, tasks, tile, issued, finish)
+    def load(first: int, part: int, meanwhile: Meanwhile | None) -> None:
+        load_rows(c, p, lambda token, column: plain_row(c, "QC", p.k, token, column), first, part, meanwhile)
+
+    run_tasks(c, p, tasks, issued, load, finish)
 
 
 @traced

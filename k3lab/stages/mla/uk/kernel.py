@@ -11,7 +11,8 @@ from k3lab.device.matrix import mma_scaled, zero_tile
 from k3lab.device.memory import NON_TEMPORAL, buffer, load, load_words
 from k3lab.device.narrow import even_code, fp4_words
 from k3lab.geometry import NOPE, ROPE, ROWS, THREADS, WAVES
-from k3lab.stages.gemv.product import TILE, UNROLLED
+from k3lab.stages.gemv.product import TILE
+from k3lab.stages.gemv.tasks import UNROLLED
 from k3lab.stages.mla.query import put_query, query_word, receivers
 from k3lab.stages.mla.role import PAIRS_A_BLOCK, WORD_VALUES, entry_index, uk_ctas, uk_groups, uk_tasks
 
@@ -90,8 +91,8 @@ def load_given(c: Context, peers: Any) -> None:
         to = receivers(c, peers)
         words, dwords = ROPE // WORD_VALUES, 2 if c.key.qbf16 else 1
         count = c.key.tokens * c.g.heads * words
-        for first in range(0, count, THREADS * c.g.gemv_ctas):
-            item = first + (c.cta - c.g.na) * THREADS + c.tid
+        for first in range(0, count, THREADS * c.key.gemv_ctas):
+            item = first + (c.cta - c.key.gemv0) * THREADS + c.tid
             if item < count:
                 entry, word = item // words, item % words
                 token = entry // c.g.heads

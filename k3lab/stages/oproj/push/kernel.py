@@ -15,17 +15,9 @@ from k3lab.device.memory import buffer, load_words
 from k3lab.device.peers import Peers, disarmed, send
 from k3lab.device.stamps import stamp
 from k3lab.geometry import ROWS
-from k3lab.stages.gemv.product import (
-    UNROLLED,
-    Deal,
-    Product,
-    gemv_loads,
-    issue,
-    join_waves,
-    load_rows,
-    multiply,
-    run_tasks,
-)
+from k3lab.stages.gemv.product import Meanwhile, Product, gemv_loads, join_waves, multiply
+from k3lab.stages.gemv.rows import load_rows
+from k3lab.stages.gemv.tasks import UNROLLED, Deal, issue, run_tasks
 from k3lab.stages.oproj.role import ar_index, other_rank, owner_of_task
 
 
@@ -33,9 +25,9 @@ from k3lab.stages.oproj.role import ar_index, other_rank, owner_of_task
 def run(c: Context, tasks: Deal) -> None:
     """partial = core w_o^T, this CTA's tasks, to the ranks that sum it."""
     weights = buffer(c.args.w_o)
-    p = Product(c, c.g.proj, lambda task: (weights, task * ROWS))
+    p = Product(c, c.g.proj, lambda task: (weights, task * ROWS), widest=True)
     peers = Peers(c)
-    if const_expr(c.key.prefetch):
+    if const_expr(c.key.prefetch > 0 or c.key.holds_sums):
         _one_ahead(c, p, tasks, peers)
     else:
         _all_ahead(c, p, tasks, peers)
@@ -49,11 +41,11 @@ def _one_ahead(c: Context, p: Product, tasks: Deal, peers: Peers) -> None:
     def finish(task: Any, first: int, acc: Any) -> None:
         stage_o(c, p, task, first, acc, peers, task < tasks.total)
 
-    issued = issue(c, p, tasks)
-    for tile in range_constexpr(p.tiles):
-        load_core(c, p, tile * p.tokens)
+    def load(first: int, part: int, meanwhile: Meanwhile | None) -> None:
+        load_core(c, p, first, part, meanwhile)
         stamp(c, "core_staged")
-        issued = run_tasks(c, p, tasks, tile, issued, finish)
+
+    run_tasks(c, p, tasks, issue(c, p, tasks), load, finish)
 
 
 @traced
@@ -64,11 +56,11 @@ def _all_ahead(c: Context, p: Product, tasks: Deal, peers: Peers) -> None:
         load_core(c, p, first)
         stamp(c, "core_staged")
         for i in range_constexpr(len(issued)):
-            stage_o(c, p, tasks.number(i), first, multiply(c, p, tasks.number(i), issued[i]), peers)
+            stage_o(c, p, tasks.number(i), first, multiply(c, p, [tasks.number(i)], [issued[i]])[0], peers)
         if const_expr(tasks.count > len(issued)):
             for i in range(len(issued), tasks.count):
                 task = tasks.number(i)
-                acc = multiply(c, p, task, gemv_loads(c, p, task, range(p.depth)))
+                acc = multiply(c, p, [task], [gemv_loads(c, p, task, range(p.depth))])[0]
                 stage_o(c, p, task, first, acc, peers)
 
 
@@ -77,10 +69,10 @@ def o_loads(c: Context, p: Product, tasks: Deal) -> list[Any]:
     return [gemv_loads(c, p, tasks.number(i), range(p.depth)) for i in range(min(tasks.count, UNROLLED))]
 
 
-def load_core(c: Context, p: Product, first: int) -> None:
-    """The tile's core rows into LDS: plain loads, as the launch before wrote them."""
+def load_core(c: Context, p: Product, first: int, part: int = 0, meanwhile: Meanwhile | None = None) -> None:
+    """A part of the tile's core rows into LDS: plain loads, as the launch before wrote them."""
     core = buffer(c.args.core)
-    load_rows(c, p, lambda token, column: load_words(core, (token * p.k + column) * 2, 4), first)
+    load_rows(c, p, lambda token, column: load_words(core, (token * p.k + column) * 2, 4), first, part, meanwhile)
 
 
 def stage_o(c: Context, p: Product, task: Any, first: int, acc: Any, peers: Peers, real: Any = None) -> None:
