@@ -32,8 +32,8 @@ def builds(folder: Path, plan: Plan, units: int) -> Iterator[Build]:
     """What the plan runs, of what is in the folder: every default in both builds, and the first round of a search."""
     for name, tokens in plan.cases():
         launch, key = get(name), key_of(plan, name, tokens)
-        first = tune.candidates(key, units)[0]
-        for knobs in tune.candidates(key, units) if plan.tune else [first]:
+        first, *others = tune.candidates(key, units, plan.fields)
+        for knobs in (first, *others) if plan.tune else [first]:
             path = folder / file_of(launch, tune.with_knobs(key, knobs))
             same = all(knobs[other] == first[other] for other in first if other not in tune.SEARCHED[0])
             if same and path.is_file():

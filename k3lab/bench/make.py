@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -140,7 +140,7 @@ def _table(
     tuning = None
     if plan.tune:
         say(f"{what}: search of knobs")
-        tuning = _tuning(job, clock)
+        tuning = _tuning(job, clock, plan.fields)
         job = replace(job, key=tune.with_knobs(key, tuning.knobs))
     rows = []
     for subject in subjects(launch, plan.without, plan.compile_modes) if chosen is None else chosen:
@@ -164,6 +164,6 @@ def _table(
     )
 
 
-def _tuning(job: Job, clock: Clock) -> Tuning:
+def _tuning(job: Job, clock: Clock, named: Collection[str]) -> Tuning:
     launch = job.case.declaration
-    return tune.tuned(launch, job.key, clock.describe(), lambda key: median_of(job, key))
+    return tune.tuned(launch, job.key, clock.describe(), lambda key: median_of(job, key), named)

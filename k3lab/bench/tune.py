@@ -62,11 +62,18 @@ def default_key(key: LaunchKey, named: Collection[str] = ()) -> LaunchKey:
     return replace(key, token_tile=tile, prefetch=depth, **{n: value for n, value in deals.items() if n not in named})
 
 
-def candidates(key: LaunchKey, units: int = UNITS) -> list[Knobs]:
-    """Every choice of knobs that a search may try on a GPU of `units` multiprocessors, the default's first."""
-    made = [{**shape, **_deals(key, shape), **rest} for shape in _shapes(key, units) for rest in _rest(key)]
+def candidates(key: LaunchKey, units: int = UNITS, named: Collection[str] = ()) -> list[Knobs]:
+    """Every choice of knobs that a search may try on a GPU of `units` multiprocessors, the default's first.
+
+    Args:
+        named: fields that were asked for, which stay.
+    """
     first = knobs_of(default_key(key, DEALS))
-    return [first, *(knobs for knobs in made if knobs != first and _valid(key, knobs))]
+    searched = {*SHAPE, *DEALS, *_choices(key)} - {*named}
+    stay = {name: value for name, value in first.items() if name not in searched}
+    made = [{**shape, **_deals(key, shape), **rest, **stay} for shape in _shapes(key, units) for rest in _rest(key)]
+    once = {_name(knobs): knobs for knobs in (first, *made)}
+    return [first, *(knobs for knobs in list(once.values())[1:] if _valid(key, knobs))]
 
 
 def _shapes(key: LaunchKey, units: int) -> list[Knobs]:
@@ -83,7 +90,8 @@ def _shapes(key: LaunchKey, units: int) -> list[Knobs]:
 
 def _choices(key: LaunchKey) -> dict[str, Sequence[Any]]:
     """What each of the other knobs may be."""
-    choices: dict[str, Sequence[Any]] = {"prefetch": [depth for depth in PREFETCH if depth < _rounds(key)]}
+    fewer = [depth for depth in PREFETCH if depth < _rounds(key)]
+    choices: dict[str, Sequence[Any]] = {"prefetch": fewer or PREFETCH[:1]}
     choices |= {"ahead": AHEAD} if _waits(key) else {"at_once": AT_ONCE}
     return choices | ({"gate_local": (False, True)} if _has_gate(key) else {})
 
@@ -95,8 +103,10 @@ def _rest(key: LaunchKey) -> list[Knobs]:
 
 
 def knobs_of(key: LaunchKey) -> Knobs:
-    """The knobs of a key."""
-    own = [name for name in (*SHAPE[1:], *DEALS, *_choices(key)) if hasattr(key, name)]
+    """The knobs of a key: those that a search chooses, and any other that is not the default's."""
+    usual = {"ahead": AHEAD[0], "at_once": AT_ONCE[0]}
+    other = [name for name, value in usual.items() if getattr(key, name) != value]
+    own = [name for name in dict.fromkeys((*SHAPE[1:], *DEALS, *_choices(key), *other)) if hasattr(key, name)]
     return {"blocks": key.geometry.blocks, **{name: getattr(key, name) for name in own}}
 
 
@@ -128,7 +138,10 @@ def spread(key: LaunchKey) -> Knobs:
 def _deals(key: LaunchKey, shape: Knobs) -> Knobs:
     """M1a's deals for a shape: each as the key has it, where that is not `spread`'s."""
     held = {name: getattr(key, name) for name in DEALS if hasattr(key, name)}
-    there = spread(with_knobs(key, {**shape, **dict.fromkeys(held, 1)})) if held else {}
+    if not held:
+        return {}
+    alone = {"k_parts": 1, "at_once": 1, **dict.fromkeys(held, 1)}  # of which there are keys for any BLOCKS
+    there = spread(with_knobs(key, {**shape, **alone}))
     return {name: there[name] if value == spread(key)[name] else value for name, value in held.items()}
 
 
@@ -198,17 +211,24 @@ def _name(knobs: Mapping[str, Any]) -> str:
     return json.dumps(dict(knobs), sort_keys=True)
 
 
-def tuned(launch: Launch, key: LaunchKey, where: Mapping[str, Any], seconds: Callable[[LaunchKey], float]) -> Tuning:
+def tuned(
+    launch: Launch,
+    key: LaunchKey,
+    where: Mapping[str, Any],
+    seconds: Callable[[LaunchKey], float],
+    named: Collection[str] = (),
+) -> Tuning:
     """A search's outcome, from the user's cache where this device, driver, toolchain and code have had one.
 
     Args:
         where: the device, as a clock describes it.
         seconds: measures a build.
+        named: fields that were asked for, which stay.
 
     Raises:
         BackendUnavailable: when no candidate could be measured.
     """
-    listed = candidates(key, where["units"])
+    listed = candidates(key, where["units"], named)
     there = [knobs for knobs in listed if available(launch, with_knobs(key, knobs))]
     parts = [launch.name, json.dumps(key.to_dict(), sort_keys=True), json.dumps(there)]
     parts += [where["name"], where["driver"], where["versions"]["nvrtc"], sources(), translation()]
@@ -240,13 +260,18 @@ def translation() -> str:
     return store.digest(*texts, *compiler.FLAGS)
 
 
-def lower(folder: Path, launch: Launch, key: LaunchKey, tune: bool, units: int = UNITS) -> Iterator[Path]:
+def lower(
+    folder: Path, launch: Launch, key: LaunchKey, tune: bool, units: int = UNITS, named: Collection[str] = ()
+) -> Iterator[Path]:
     """Write the modules that a GPU machine without FlyDSL needs: the default's, and with `tune` every candidate's.
+
+    Args:
+        named: fields that were asked for, which stay.
 
     Raises:
         BackendUnavailable: without flydsl.
         BadInput: when the folder cannot be written.
     """
-    listed = candidates(key, units)
+    listed = candidates(key, units, named)
     for knobs in listed if tune else listed[:1]:
         yield keep(folder, launch, with_knobs(key, knobs))

@@ -187,4 +187,4 @@ def _lower(plan: Plan, folder: Path, units: int) -> int:
 
     expect(units >= 1, "--units", "at least 1", units)
     keys = [(get(name), key_of(plan, name, tokens)) for name, tokens in plan.cases()]
-    return sum(1 for launch, key in keys for _ in tune.lower(folder, launch, key, plan.tune, units))
+    return sum(1 for launch, key in keys for _ in tune.lower(folder, launch, key, plan.tune, units, plan.fields))

@@ -43,7 +43,7 @@ def body(c: Context) -> None:
 def projection(c: Context) -> None:
     """o_proj's tasks, round robin; where they do not divide, some CTAs have one less.
 
-    In a build with a depth of prefetch `run_tasks` passes over that one: half the code, fewer registers.
+    In a build with a depth of prefetch or held sums `run_tasks` sees to that one: half the code, fewer registers.
     """
     if const_expr(c.runs("o")):
         tasks = round_robin(c, c.key.gemv_tasks)

@@ -18,7 +18,7 @@ PAIR_WIDTHS = frozenset({8, 16})
 PUBLISH = "publish_rows"
 QUADS = 4
 """Weight loads of a lane in a round: the MFMAs of a K chunk."""
-PRODUCT = "stages/gemv/rows.py"
+ROWS_FILE = "stages/gemv/rows.py"
 """Where every product's poll for its rows stands."""
 WIDEST = "x"
 """The guarded rows that the knob k_parts is for."""
@@ -31,7 +31,7 @@ def rules_for(launch: Launch, key: LaunchKey, stages: frozenset[str] | None = No
     return Rules(
         polls=sum(len(_polled(launch, key, stage)) for stage in built),
         weight_loads=weights,
-        weight_polls=frozenset({PRODUCT} if weights else ()),
+        weight_polls=frozenset({ROWS_FILE} if weights else ()),
         pair_widths=PAIR_WIDTHS,
         flag_lines=frozenset(line for stage in built if _guarded(launch, stage.writes) for line in publishes(stage)),
         flag_width=0,

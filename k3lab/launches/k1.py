@@ -218,7 +218,7 @@ K1 = Launch(
     stamp_points=(
         START,
         *SEAM,
-        StampPoint("x_in_lds", "gemv", GEMV, "first weights asked for, all flags of x waited for, x in LDS", last=True),
+        StampPoint("x_in_lds", "gemv", GEMV, "all flags of x waited for, x in LDS, or the last part of it", last=True),
         StampPoint("first_task", "gemv", GEMV, "first task multiplied and put", last=True),
         StampPoint("second_task", "gemv", GEMV, "second task multiplied and put", last=True),
         StampPoint("kda_staged", "conv", KDA, "the task's window, weights and state asked for", last=True),

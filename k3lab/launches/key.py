@@ -21,12 +21,13 @@ class LaunchKey:
         eps: epsilon of the AttnRes key norm; `out_eps` of the layer norm after the mix.
         token_tile: knob: token rows in LDS at once (0: as many as fit); no result depends on it.
         prefetch: knob: K rounds of weights in flight (0: all); no result depends on it.
-        gemv_all: knob: the attention CTAs take GEMV tasks as well; no result depends on it.
+        gemv_all: knob: the attention CTAs take GEMV tasks as well; no result depends on it. It and the next three are
+            for GPUs whose multiprocessors hold one CTA; on gfx950 a K1 of 16 tokens with k_parts spills registers.
         k_parts: knob: parts of K that token rows lie in LDS by, one after the other, while a CTA holds all its tasks'
             sums; for the widest product alone, as the next two. No result depends on it.
         at_once: knob: tasks that a CTA multiplies at once; no result depends on it.
-        ahead: knob: further rounds of the first weights, asked for while the rows are on their way to LDS; no result
-            depends on it.
+        ahead: knob: rounds of the first weights beyond those of `prefetch`, as far as there are any, asked for while
+            the rows are on their way to LDS; no result depends on it.
     """
 
     geometry: Geometry

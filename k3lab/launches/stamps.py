@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ATTENTION, GEMV, KDA = "attention", "gemv", "kda"
-"""Roles: the first NA CTAs, the others, and the KDA tasks that both take."""
+"""Roles: that of the first NA CTAs, that of the others (in a `gemv_all` build of all), and the KDA tasks of both."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from k3lab.bench import make, tune
 from k3lab.bench.make import Plan
-from k3lab.errors import BackendUnavailable
+from k3lab.errors import BackendUnavailable, BadInput
 from k3lab.geometry import Geometry
 from k3lab.kernels import lowered as kernels
 from k3lab.launches import get
@@ -77,6 +77,45 @@ def test_m1a_deals_that_are_named_stay(named):
     for name, value in named.items():
         assert getattr(key, name) == value
         assert {knobs[name] for knobs in listed} == {value}
+
+
+@pytest.mark.parametrize(
+    ("launch", "named"),
+    [
+        ("k1", {"gemv_all": False, "ahead": 0}),
+        ("k1", {"token_tile": 3, "prefetch": 2}),
+        ("m1a", {"k_parts": 1, "uk_ctas": 132}),
+        ("k2a", {"at_once": 2}),
+    ],
+)
+def test_knobs_that_are_named_stay(launch, named):
+    key = key_of(launch, 16, fields=named)
+    listed = tune.candidates(key, named=named)
+    assert len(listed) > 2
+    for name, value in named.items():
+        assert {knobs[name] for knobs in listed} == {value}
+
+
+def test_a_knob_that_is_not_searched_is_shown_where_it_is_not_the_defaults():
+    assert "at_once" not in tune.knobs_of(key_of("k1"))
+    assert tune.knobs_of(key_of("k1", fields={"at_once": 2}))["at_once"] == 2
+
+
+@pytest.mark.parametrize("launch", ["k1", "m1a", "k2a"])
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_shapes_that_cannot_be_are_left_out(launch, tp, ranks):
+    """Where a CTA has more tasks than sums are held of, or the key asks for what fewer BLOCKS cannot have."""
+    own = {"qlen": 1} if launch == "k1" else {"ranks": ranks}
+    for tokens in (4, 16, 64):
+        for at_once in (1, 2) if tp > 1 else (1,):
+            options = {"tokens": tokens, "nblocks": 4, "at_once": at_once, **own}
+            try:
+                key = get(launch).key(Geometry.k3(tp), **options)
+            except BadInput:
+                continue
+            for knobs in tune.candidates(key):
+                assert tune.knobs_of(tune.with_knobs(key, knobs)) == knobs
 
 
 @pytest.mark.parametrize(("launch", "named"), [("m1a", {"qb0": 200}), ("k1", {"kda0": 200})])

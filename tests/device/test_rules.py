@@ -36,6 +36,8 @@ VARIANTS = (
     {"gate_local": True},
     {"qlen": 1, "delta": False},
     {"write_idx": 5, "prefetch": 1},
+    {"gemv_all": True, "prefetch": 1, "ahead": 1},
+    {"k_parts": 2, "at_once": 2},
 )
 
 
@@ -71,7 +73,7 @@ def test_what_the_rules_ask_for():
     key = key_of("k3", **QUICK)
     asked = rules.rules_for(K1, key)
     assert (asked.polls, asked.weight_loads, asked.timeline, asked.flag_width) == (9, 28, False, 0)
-    assert asked.pair_widths == {8, 16} and asked.weight_polls == {rules.PRODUCT}
+    assert asked.pair_widths == {8, 16} and asked.weight_polls == {rules.ROWS_FILE}
     assert [file for file, _ in asked.flag_lines] == ["stages/attnres/mix/kernel.py"]
     assert rules.rules_for(K1, key_of(**MINI, gate_local=True)).polls == 8
     assert rules.rules_for(K1, key_of(**MINI, prefetch=1)).weight_loads == 4
@@ -84,7 +86,7 @@ def test_what_the_rules_ask_of_a_stage():
     conv, mix = (rules.rules_for(K1, key, frozenset({name})) for name in ("conv", "mix"))
     assert (conv.polls, conv.weight_loads, conv.flag_lines) == (1, 0, frozenset())
     assert (mix.polls, mix.weight_loads, len(mix.flag_lines)) == (2, 0, 1)
-    assert product.QUADS == rules.QUADS and str(rows.__file__).endswith(rules.PRODUCT)
+    assert product.QUADS == rules.QUADS and str(rows.__file__).endswith(rules.ROWS_FILE)
 
 
 def planted(key: LaunchKey) -> set[str]:
@@ -124,6 +126,15 @@ class TestPlantedFaults:
     def test_a_stamp_left_in(self, monkeypatch):
         monkeypatch.setattr("k3lab.kernels.k1.stamp", lambda c, point: clock())
         assert planted(key_of(**MINI)) == {"no-stamps"}
+
+    def test_where_all_multiply_weights_are_issued_before_attention(self, monkeypatch):
+        """The lint looks at the products' own poll; attention polls before."""
+        order: list[str] = []
+        issue, attention = k1.issue, k1.attention
+        monkeypatch.setattr(k1, "issue", lambda *args: (order.append("issue"), issue(*args))[1])
+        monkeypatch.setattr(k1, "attention", lambda *args: (order.append("attention"), attention(*args))[1])
+        assert planted(key_of(**MINI, gemv_all=True)) == set()
+        assert order == ["issue", "attention"]
 
     def test_the_weights_issued_late(self, monkeypatch):
         monkeypatch.setattr("k3lab.kernels.k1.issue", lambda c, p, deal: [[]])

@@ -187,7 +187,7 @@ def test_full_size_equals_the_twin():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("tokens", "knobs"), [(4, {"ahead": 3}), pytest.param(16, {"k_parts": 2}, marks=pytest.mark.slow)]
+    ("tokens", "knobs"), [(4, {"ahead": 3}), pytest.param(16, {"k_parts": 2, "ahead": 3}, marks=pytest.mark.slow)]
 )
 def test_full_size_as_on_a_gpu_equals_the_twin(tokens, knobs):
     """With a CTA for each multiprocessor of an H200."""

@@ -9,10 +9,9 @@ from k3lab.device.context import Context
 from k3lab.device.dsl import Int32, Opaque, fx, traced
 from k3lab.device.matrix import zero_tile
 from k3lab.device.stamps import stamp
-from k3lab.geometry import HELD_TASKS
 from k3lab.stages.gemv.product import Meanwhile, Product, gemv_loads, multiply
 
-UNROLLED = HELD_TASKS
+UNROLLED = 4
 """Tasks of a CTA that are unrolled, each with its weights issued ahead; a loop takes the others."""
 
 Load = Callable[[int, int, Meanwhile | None], None]

@@ -1,7 +1,7 @@
 """push, as the kernel does it: 16 columns of o_proj a task, all of a CTA's weights in flight before anything else.
 
-A build with a depth of prefetch has fewer registers for them: there a task's first weights are in flight while the one
-before it is summed and sent.
+A build with a depth of prefetch has fewer registers for them: there the first weights of a task (or of several that go
+at once) are in flight while those before are summed and sent.
 """
 
 from typing import Any
