@@ -56,7 +56,7 @@ def _calls(source: Path, name: str) -> tuple[int, ...]:
 
 def _polled(launch: Launch, key: LaunchKey, stage: Stage) -> set[str]:
     """Regions that the stage must poll: those it reads, flags of rows it reads, and its own that no other reads."""
-    regions = {region.name for region in launch.regions if region.word != "flag"}
+    regions = {region.name for region in launch.regions if region.word != "flag" and region.present(key)}
     elsewhere = {name for other in launch.stages if other is not stage for name in other.reads}
     read = regions & {*stage.reads, *(name for name in stage.writes if name not in elsewhere)}
     return (read | _guarded(launch, stage.reads)) - _unused(key)
