@@ -34,7 +34,7 @@ DUMPED = ("whole", "stages", "fast", "one-rank", "gives-up")
 
 
 def quick(launch: str, tokens: int = 4) -> dict[str, Any]:
-    """The knobs with which it does, and with as many K parts as more tokens ask for."""
+    """The knobs with which it does; from 16 tokens on rows in two parts of K, and no weights ahead."""
     waits = launch != "k2a"
     knobs: dict[str, Any] = {"token_tile": tokens, "prefetch": 1, "gemv_all": True}
     knobs |= {"k_parts": 1 if tokens < 16 else 2, "ahead": 3 if tokens < 16 else 0} if waits else {"at_once": 4}
